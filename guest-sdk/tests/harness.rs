@@ -1,4 +1,4 @@
-//! The test host, on which the tests of coordinators depend.
+//! Tests of the test host, `Harness`, on which the tests of coordinators rely.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 
 use std::time::{Duration, SystemTime};
@@ -105,7 +105,7 @@ fn a_kill_drops_what_runs_and_leaves_what_was_saved() {
     struct Dropped<'a>(&'a std::cell::Cell<bool>, &'a Term);
     impl Drop for Dropped<'_> {
         fn drop(&mut self) {
-            // What is unwound may still ask.
+            // A destructor that runs during the unwinding may still call the host.
             let _ = self.1.sleep(SECOND);
             self.0.set(true);
         }
@@ -136,7 +136,7 @@ fn each_run_is_the_next_term_with_its_own_script() {
         assert_eq!((term.number(), term.election(), term.node()), (41, "billing".into(), "web-3".into()));
         term.progress();
         term.state().put("k", &0)?;
-        // It is not there to see its stop.
+        // This run ends before its stop is due. The stop must not carry over to the next run.
         Ok(term.sleep(SECOND)?)
     })
     .unwrap();
@@ -171,7 +171,7 @@ fn failures_and_panics_come_through() {
     assert!(test.run(|_| Err(Failure::fatal("no"))).unwrap_err().is_fatal());
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test.run(|_| panic!("a bug"))));
     assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"a bug"));
-    // It is as good as new.
+    // After a failure and a panic, the harness can still be used.
     test.run(|_| Ok(())).unwrap();
 }
 
@@ -194,7 +194,7 @@ fn the_clock_is_the_tests() {
     test.run(|term| {
         assert_eq!(term.now(), noon + 60 * SECOND);
         assert_eq!(term.remaining(), 2 * SECOND);
-        // Slow work: the stop request arrives before it has finished.
+        // Simulate slow work: the host requests the stop before the work has finished.
         test.stop_after(SECOND, StopReason::Shutdown);
         test.advance(2 * SECOND);
         assert!(term.check().is_err());
@@ -235,7 +235,7 @@ mod state {
         let failure = Failure::from(error).to_string();
         assert!(failure.contains("key `progress`") && failure.contains("invalid type"), "{failure}");
 
-        // JSON has no keys but texts.
+        // JSON only allows strings as keys.
         let error = state.put("map", &std::collections::BTreeMap::from([((1, 2), 3)])).unwrap_err();
         assert!(matches!(&error, StateError::Encode { key, .. } if key == "map"), "{error}");
         assert_eq!(state.keys(""), ["progress"]);
@@ -273,7 +273,7 @@ mod state {
     fn a_commit_fails_when_the_test_wants_it() {
         let test = Harness::new();
         test.fail_commit(StateError::Unknown("no answer".into()));
-        // Those of the test itself do not.
+        // Commits by the test itself do not fail. Only the next commit by the coordinator does.
         test.state().put("seed", &1).unwrap();
         test.run(|term| {
             let state = term.state();

@@ -99,7 +99,7 @@ fn commands() -> Vec<(String, Command)> {
     Vec::into_iter(shown).flat_map(with_parts).collect()
 }
 
-/// The text after `what` in brackets in an argument's help, as in `[default: 15s]`.
+/// Returns the value of `what` in the brackets in an argument's help, such as `15s` for `default` in `[default: 15s]`.
 fn in_help(argument: &clap::Arg, what: &str) -> Option<String> {
     let help = argument.get_help()?.to_string();
     Some(help.split(&format!("[{what}: ")).nth(1)?.split(']').next()?.to_owned())

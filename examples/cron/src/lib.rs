@@ -2,10 +2,10 @@
 //!
 //! `JOBS` names the jobs and their periods in seconds: `report=60,cleanup=3600`. For each due job, the coordinator
 //! prints a line of JSON that a worker can act on. The line carries the term, and a worker ignores a line whose term is
-//! lower than one that it has seen. So a line that is delayed until after a takeover starts no job twice.
+//! lower than one that it has seen. A line that is delayed until after a takeover therefore starts no job twice.
 //!
-//! Due times are multiples of a job's period on the wall clock. So every leader computes the same due times, and a
-//! takeover neither repeats nor shifts the schedule. Due times at which no node leads are skipped.
+//! Due times are multiples of a job's period on the wall clock. Every leader therefore computes the same due times, and
+//! a takeover neither repeats nor shifts the schedule. Due times at which no node leads are skipped.
 
 mod schedule;
 

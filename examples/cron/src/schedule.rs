@@ -14,10 +14,10 @@ struct Job {
 }
 
 impl Schedule {
-    /// Parses `NAME=SECONDS,…`. Due times up to `now` do not count.
+    /// Parses `NAME=SECONDS,…`. The first due time of each job is after `now`.
     ///
     /// # Errors
-    /// A description of what is wrong with the text.
+    /// Returns a message that says what is wrong with the text.
     pub fn parse(text: &str, now: Duration) -> Result<Self, String> {
         let jobs = text.split(',').map(|entry| Job::parse(entry.trim(), now)).collect::<Result<_, _>>()?;
         Ok(Self { jobs })

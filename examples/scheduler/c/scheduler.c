@@ -43,7 +43,7 @@ bool exports_baton_host_task_run(exports_baton_host_task_failure_t *failure) {
     static struct settings settings;
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (!read_settings(&settings)) {
-        // Fatal: a retry would fail with the same settings.
+        // The failure is fatal: other nodes have the same settings, so a retry would not help.
         failure->tag = EXPORTS_BATON_HOST_TASK_FAILURE_FATAL;
         bindings_string_dup(&failure->val.fatal, why);
         return false;
@@ -67,7 +67,7 @@ bool exports_baton_host_task_run(exports_baton_host_task_failure_t *failure) {
             return true;
         }
         if (!save(partition, worker, term)) {
-            // The next instance reads whether this commit was saved.
+            // The next instance finds out from the state whether this commit was saved.
             failure->tag = EXPORTS_BATON_HOST_TASK_FAILURE_RETRYABLE;
             bindings_string_dup(&failure->val.retryable, why);
             return false;

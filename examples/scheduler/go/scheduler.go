@@ -30,7 +30,7 @@ type acknowledgement struct {
 func run() *failure {
 	settings, err := readSettings()
 	if err != nil {
-		// Fatal: a retry would fail with the same settings.
+		// The failure is fatal: other nodes have the same settings, so a retry would not help.
 		return &failure{fatal: true, message: err.Error()}
 	}
 	s := scheduler{settings, subscribeStop()}
@@ -45,7 +45,7 @@ func run() *failure {
 			return nil
 		}
 		if err := save(partition, acknowledged); err != nil {
-			// The next instance reads whether this commit was saved.
+			// The next instance finds out from the state whether this commit was saved.
 			return &failure{message: fmt.Sprintf("partition %d is not acknowledged: %v", partition, err)}
 		}
 		fmt.Printf("partition %d was taken by %s in term %d\n", partition, acknowledged.Worker, acknowledged.Term)

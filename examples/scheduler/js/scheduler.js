@@ -117,7 +117,7 @@ function save(partition, acknowledged) {
   try {
     commit([{ tag: 'put', val: [`partitions/${partition}`, value] }]);
   } catch (error) {
-    // The next instance reads whether this commit was saved.
+    // The next instance finds out from the state whether this commit was saved.
     throw { tag: 'retryable', val: `partition ${partition} is not acknowledged: ${error.payload.val}` };
   }
   progress();

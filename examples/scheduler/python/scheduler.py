@@ -155,6 +155,6 @@ def save(partition: int, worker: str, taken_in: int) -> None:
     try:
         state.commit([state.Change_Put((f"partitions/{partition}", value.encode()))])
     except Err as error:
-        # The next instance reads whether this commit was saved.
+        # The next instance finds out from the state whether this commit was saved.
         raise Err(Failure_Retryable(f"partition {partition} is not acknowledged: {error.value.value}")) from error
     term.progress()

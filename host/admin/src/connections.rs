@@ -224,16 +224,16 @@ mod tests {
             // A connection without a request is closed first.
             (&[("10.0.0.1", true), ("10.0.0.1", false)], Some(1)),
             (&[("10.0.0.1", true), ("10.0.0.1", true)], Some(0)),
-            // The probe's connection is kept, although it is the oldest.
+            // The probe (10.0.0.1) keeps its connection, although it is the oldest one.
             (&[("10.0.0.1", false), ("10.0.0.2", false), ("10.0.0.2", false)], Some(1)),
             (&[("10.0.0.1", false), ("::ffff:10.0.0.2", false), ("10.0.0.2", false)], Some(1)),
             // Addresses in one /64 network count as one client.
             (&[("2001:db8::1", false), ("2001:db8:0:1::1", false), ("2001:db8:0:1::2", false)], Some(1)),
-            // Connections count whether or not they have sent a request.
+            // All connections of a network count, including those that have sent a request.
             (&[("10.0.0.1", true), ("10.0.0.1", true), ("10.0.0.2", false), ("10.0.0.1", false)], Some(3)),
-            // The probe's connection is kept, although all others have sent requests.
+            // The probe (10.0.0.2) keeps its connection, although it alone has not sent a request.
             (&flood[..], Some(1)),
-            // Both networks have the same number of connections.
+            // Both networks have one connection, so the one without a request is closed.
             (&[("10.0.0.1", true), ("10.0.0.2", false)], Some(1)),
         ] {
             assert_eq!(least_wanted(&open(clients).await), cut_off, "{clients:?}");

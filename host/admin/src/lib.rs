@@ -309,7 +309,7 @@ mod tests {
     fn address_in_use_or_not_available_may_pass() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(error_at(taken.local_addr().unwrap()).may_pass());
-        // The address of an interface that is not up yet.
+        // An address like that of an interface that is not up yet.
         assert!(error_at("192.0.2.1:7070".parse().unwrap()).may_pass());
         let source = io::Error::from(io::ErrorKind::PermissionDenied);
         assert!(!AdminError::Taken { address: taken.local_addr().unwrap(), source }.may_pass());

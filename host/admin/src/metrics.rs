@@ -346,8 +346,8 @@ mod tests {
         open_metrics(&Watched::of_nothing()).unwrap()
     }
 
-    /// Returns each metric with the labels of its samples, except the election. In this test, instance metrics have no
-    /// samples.
+    /// Returns each metric with the labels of its samples, except the label for the election. In this test, instance
+    /// metrics have no samples.
     fn described(page: &str) -> BTreeMap<String, Vec<String>> {
         let mut all = BTreeMap::new();
         for line in page.lines() {

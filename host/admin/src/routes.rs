@@ -352,8 +352,8 @@ mod tests {
         schema["required"].as_array().is_some_and(|names| names.iter().any(|name| name == property))
     }
 
-    /// Checks that a value matches its schema: it has each property, and no others unless the schema allows additional
-    /// ones.
+    /// Checks that a value matches its schema: it has all properties of the schema, and has others only if the schema
+    /// allows additional properties.
     fn fits(value: &Value, schema: &Value, described: &Value) {
         let schema = resolved(schema, described);
         match value {
@@ -449,7 +449,7 @@ mod tests {
 
     const TOKEN: &str = "0123456789abcdef";
 
-    /// Sends a call with these headers, either from this machine or over TLS from another one. Unless the call was
+    /// Sends a call with these headers, either from this machine or over TLS from another machine. Unless the call was
     /// refused, checks that the response matches the OpenAPI document.
     async fn change(
         asked: &Arc<AdminState>,
@@ -477,7 +477,7 @@ mod tests {
         status
     }
 
-    /// Returns the path of each operation in the document that makes changes.
+    /// Returns the paths of all operations that make changes, according to the OpenAPI document.
     async fn changing(asked: &Arc<AdminState>) -> Vec<String> {
         let described = document(asked).await;
         let docs = include_str!("../../../docs/monitoring.md");

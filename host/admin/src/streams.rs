@@ -94,7 +94,7 @@ mod tests {
         let streams = Streams::at_most(2);
         let places: Vec<Arc<ConnectionState>> = (0..3).map(|_| Arc::default()).collect();
         places.iter().for_each(|place| streams.begin(place));
-        // The third stream ends the first one.
+        // At most two streams are allowed, so the third one ends the first.
         places[0].ends(Duration::MAX).await;
         // The second client reads nothing.
         places[1].ends(LIFETIME).await;

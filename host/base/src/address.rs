@@ -289,7 +289,7 @@ mod tests {
                 AddressKind::Special,
                 &["168.63.129.16", "100.100.100.200", "fd00:ec2::254", "2001::1", "64:ff9b:1::1", "fec0::1"],
             ),
-            // Credentials of pods on EKS; metadata services of Google, Scaleway, Oracle, Akamai and Alibaba.
+            // Credentials of pods on EKS, and the metadata services of Google, Scaleway, Oracle, Akamai and Alibaba.
             (AddressKind::Special, &["169.254.170.2", "169.254.170.23", "fd00:ec2::23", "fd20:ce::254", "fd00:42::42"]),
             (AddressKind::Special, &["192.0.0.192", "fd00:c1::a9fe:a9fe", "fd00:a9fe:a9fe::1", "fd00:100::100:200"]),
             (AddressKind::Special, &["169.254.42.42", "169.254.0.23", "fe80::a9fe:a9fe", "fd12:64::a9fe:a9fe"]),
@@ -307,7 +307,7 @@ mod tests {
     fn own_addresses_are_loopback_unless_their_range_is_private() {
         let own = |address: &str| is_own(address.parse().unwrap());
         assert!(own("127.0.0.1"));
-        // Documentation ranges (RFC 5737, RFC 3849).
+        // These addresses are reserved for documentation (RFC 5737, RFC 3849), so this machine does not have them.
         assert!(!own("192.0.2.1") && !own("2001:db8::1"));
         assert_eq!(kind_from_here([127, 0, 0, 1].into()), AddressKind::Loopback);
         assert_eq!(kind_from_here([169, 254, 169, 254].into()), AddressKind::Special);
@@ -382,7 +382,7 @@ mod tests {
             ("notlocalhost", AddressKind::Public, false),
             ("128.0.0.1", AddressKind::Public, false),
         ] {
-            // Settings, grants, references and redirects pass the host in one of these two forms: borrowed or owned.
+            // Settings, grants, references and redirects pass the host either borrowed or owned.
             let url: url::Url = format!("http://{host}:10000/").parse().unwrap();
             let host = url.host().unwrap();
             assert_eq!((kind_of_host(&host), is_certainly_loopback(&host)), (leads_to, is_certain), "{url}");

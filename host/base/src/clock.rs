@@ -168,7 +168,7 @@ mod tests {
     const SECOND: i128 = 1_000_000_000;
     const MILLISECOND: i128 = SECOND / 1000;
 
-    /// A machine's kernel clocks, and the elapsed time derived from them.
+    /// A machine's kernel clocks, and the elapsed time that is derived from these clocks.
     struct Machine {
         clocks: Readings,
         elapsed: Elapsed,
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn bounds_hold_between_any_two_moments() {
-        // Both bounds hold from any moment on, regardless of what the clocks do.
+        // Both bounds hold between any two moments, regardless of how the clocks run.
         let mut seed = 1_u64;
         let mut random = move |below: i128| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -72,7 +72,7 @@ mod tests {
                 at = next;
             }
             assert!(is_shared(at));
-            // Tasks with a long window share moments with the others, too.
+            // A task with a long window soon works at the same moments as the others, too.
             for _ in 0..100 {
                 at = moments.next(at, (Duration::from_secs(22), Duration::from_secs(38)));
             }

@@ -94,7 +94,8 @@ mod tests {
         "\\\n\\' touch ran '",
     ];
 
-    /// Returns how a shell reads a word that a user pastes from a log, if the shell is installed.
+    /// Returns the bytes that a shell passes to a program if a user pastes `text` from a log. Returns `None` if the
+    /// shell is not installed.
     fn read_by(shell: &str, text: &str) -> Option<Vec<u8>> {
         let folder = tempfile::tempdir().unwrap();
         let pasted = escape(&quoted(text)).into_owned();

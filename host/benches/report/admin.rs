@@ -1,4 +1,4 @@
-//! Measures how much a node's renewals are slowed down by clients and peers.
+//! Measures how much clients and peers slow down a node's renewals.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -21,14 +21,13 @@ use crate::table::{Bar, Row, Unit};
 const ELECTIONS: usize = 8;
 /// Number of connections that clients or peers open in a round. They do not close these connections.
 const CONNECTIONS: usize = 5000;
-/// Maximum number of connections that are open at the same time. The limit on this process's descriptors permits no
-/// more.
+/// Maximum number of connections that are open at the same time. More would exceed this process's limit on descriptors.
 const HELD: usize = 900;
 /// Length of a round, with or without connections.
 const ROUND: Duration = Duration::from_secs(10);
-/// Number of bytes written at a time.
+/// Maximum number of bytes per write.
 const PIECE: usize = 16 << 10;
-/// Number of messages on each connection to the links' socket. All of these messages are false.
+/// Number of false messages that each connection to the links' socket sends.
 const LIES: usize = 100;
 
 /// Measures renewals in three kinds of rounds, in turn: without connections, under many requests, and under many
@@ -79,8 +78,8 @@ fn socket(folder: &Path) -> anyhow::Result<PathBuf> {
     Ok(first.path())
 }
 
-/// Opens [`CONNECTIONS`] connections, spread over a round. Holds up to [`HELD`] of them open, unless the host closes
-/// them.
+/// Opens [`CONNECTIONS`] connections, evenly spread over a round. Keeps up to [`HELD`] of them open, unless the host
+/// closes them.
 fn spread<T>(open: impl Fn(usize) -> Option<T>) {
     let begin = Instant::now();
     let mut held = Vec::with_capacity(HELD);
@@ -116,12 +115,14 @@ fn ask(endpoint: Endpoint, number: usize) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// Writes as much as the host accepts. Writes in pieces, because a kernel without preemption spends 4 ms on a megabyte.
+/// Writes as much as the host accepts. Writes in pieces: a kernel without preemption would spend 4 ms on a write of one
+/// megabyte, and meanwhile delay the host.
 fn say(stream: &mut impl Write, said: &str) {
     let _ = said.as_bytes().chunks(PIECE).try_for_each(|piece| stream.write_all(piece));
 }
 
-/// Says hello as a node, and then claims to lead, again and again. Every tenth connection sends garbage as its hello.
+/// Opens a connection to the links' socket, says hello as a node, and then repeatedly claims to lead. Every tenth
+/// connection sends garbage instead of the hello.
 fn lie(socket: &Path, number: usize) -> Option<UnixStream> {
     let to = socket.file_name()?.to_str()?;
     let mut stream = UnixStream::connect(socket).ok()?;
@@ -137,7 +138,8 @@ fn lie(socket: &Path, number: usize) -> Option<UnixStream> {
     Some(stream)
 }
 
-/// Pairs of a bound, in seconds, and the number of renewals that took no longer than this bound.
+/// A histogram of renewals. Each pair consists of a bound, in seconds, and the number of renewals that took no longer
+/// than this bound.
 #[derive(Default)]
 struct Renewals(Vec<(f64, f64)>);
 

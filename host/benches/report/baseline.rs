@@ -37,7 +37,7 @@ const TERM: [&str; 11] = [
     "step-down",
 ];
 
-/// The component's other imports, for behaviors that are not measured.
+/// The component's other imports. Only behaviors that are not measured call these functions.
 const UNUSED: &[(&str, &[&str])] =
     &[("wasi:config/store@0.2.0-rc.1", &["get", "get-all"]), ("wasi:logging/logging@0.1.0-draft", &["log"])];
 
@@ -107,7 +107,7 @@ impl Baseline {
     /// Measures the time to create a wasmtime store with an instance in it, in milliseconds.
     ///
     /// # Errors
-    /// If it cannot be instantiated.
+    /// If the component cannot be instantiated.
     pub async fn instantiate(&self) -> wasmtime::Result<f64> {
         let begin = Instant::now();
         let (mut store, _) = self.store(&[]);

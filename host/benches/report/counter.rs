@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// The end of each request line. The clients of the proxy never send these bytes elsewhere.
+/// The end of every request line. The proxy's clients never send these bytes in any other place.
 const REQUEST: &[u8] = b" HTTP/1.1\r\n";
-/// The end of a request line that reads the control object.
+/// The end of the request line in a request for the control object.
 const LOOK: &[u8] = b"control HTTP/1.1\r\n";
-/// The end of a request line that reads the steering object.
+/// The end of the request line in a request for the steering object.
 const STEERING: &[u8] = b"steering HTTP/1.1\r\n";
-/// A part of a request line that reads or writes an announcement.
+/// A part of the request line in a request that reads or writes an announcement.
 const ANNOUNCEMENT: &[u8] = b"nodes/";
 
 /// A running proxy. It runs until this process exits.
@@ -92,8 +92,8 @@ impl Finder {
     fn count(&mut self, bytes: &[u8]) -> u64 {
         let mut found = 0;
         for byte in bytes {
-            // The first byte occurs only once in the text. So after a mismatch, a new match can begin only with the
-            // first byte.
+            // The text's first byte occurs only once in the text. Therefore, after a mismatch, a new match can only
+            // start at the current byte.
             let follows = *byte == self.text[self.matched];
             self.matched = if follows { self.matched + 1 } else { usize::from(*byte == self.text[0]) };
             if self.matched == self.text.len() {

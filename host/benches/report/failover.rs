@@ -19,19 +19,19 @@ use crate::state::Writes;
 use crate::table::{Bar, Row, Unit};
 
 pub struct Effort {
-    /// Number of terms of one leader whose coordinator returns at once.
+    /// Number of consecutive terms in which the same node leads. Its coordinator returns at once.
     pub terms: usize,
     /// Number of pairs of hosts. All pairs run at the same time.
     pub pairs: usize,
-    /// Number of crashes of each pair, and number of its hand-offs.
+    /// Number of crashes of each pair. Each pair also makes the same number of hand-offs.
     pub rounds: usize,
 }
 
 /// The shortest lease on the embedded store and the shortest on Azurite, in seconds. The latter is also the default.
 const LEASE: u32 = 2;
 const LEASE_ON_AZURITE: u32 = 15;
-/// Share of the lease that certainly remains when the holder is lost, because the holder renews after a sixth of the
-/// lease.
+/// Share of the lease for which the benchmark sleeps after the loss of the holder. More than this share still remains
+/// then, because the holder renews after every sixth of the lease.
 const LEFT: f64 = 0.8;
 /// Pause between two terms of a leader. It gives the host time to prepare the next runner and to announce the last
 /// term.
@@ -40,11 +40,13 @@ const PAUSE: Duration = Duration::from_millis(120);
 const POLL: f64 = 1.0;
 /// Number of writes in a hand-off: the mark, the release, the acquisition, the term, and the claim of the state.
 const WRITES: usize = 5;
-/// Upper bound on the time of a hand-off apart from its writes, on a store over the network, in milliseconds.
+/// Upper bound on the time that a hand-off takes in addition to its writes, on a store over the network, in
+/// milliseconds.
 const OWN_PART: f64 = 10.0;
-/// Number of measurements in which a whole lease expires, for comparison.
+/// Number of measurements, for comparison, in which the next leader waits until the lease has expired.
 const WAITED_OUT: usize = 3;
-/// Interval at which the benchmark checks whether a lease has expired. It is also the error of the measured time.
+/// Interval at which the benchmark checks whether a lease has expired. The measured time may be too long by up to this
+/// interval.
 const LOOK: Duration = Duration::from_millis(4);
 
 /// Measures the time from the event `elected`, when the term is written, to the guest's first line. The guest's first
@@ -82,7 +84,7 @@ pub fn elections(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
 }
 
 /// Measures the time from the SIGKILL of a leader's host until the next instance runs on the same machine. Each crash
-/// is in a new election, because the other host would wait from the second consecutive crash on.
+/// is in a new election: from the second consecutive crash on, the other host would wait before it takes over.
 fn deaths(keeper: &Path, times: usize) -> anyhow::Result<Row> {
     let death = |number: usize, witness| {
         let mut pair = Pair::start(keeper, &Setting { witness, ..Setting::default() });
@@ -98,9 +100,9 @@ fn deaths(keeper: &Path, times: usize) -> anyhow::Result<Row> {
     Ok(row.bar(Bar::Median(30.0)).bar(Bar::P99(150.0)).beside(beside, waited_out.median()))
 }
 
-/// Measures the time from the start of a host until its instance runs, on Azurite. Before that, the host's predecessor
-/// is killed while it leads. Each start has a new store, because the host would defer to other nodes from the second
-/// consecutive crash on.
+/// Measures the time from the start of a host until its instance runs, on Azurite. Before the host starts, the
+/// benchmark kills a previous host of the same node while that host leads. Each measurement has a new store: from the
+/// second consecutive crash on, the node would defer to other nodes.
 fn restarts(module: &Path, times: usize) -> anyhow::Result<Row> {
     let azurite = Azurite::start();
     let restart = |number: usize, witness: bool| {
@@ -137,7 +139,7 @@ fn suspensions(keeper: &Path, times: usize) -> anyhow::Result<Row> {
 }
 
 /// Measures the time from the end of a leader's instance after SIGTERM until the next instance runs, on Azurite, where
-/// hints are sent over the network. The yardstick is the time that the writes of a hand-off take on this store.
+/// hints are sent over the network. The yardstick is the time that the same number of writes takes on this store.
 fn hand_offs_on_azurite(keeper: &Path, azurite: &Azurite, times: usize) -> anyhow::Result<Row> {
     let container = "hand-offs";
     let mut pair = Pair::start(keeper, &Setting::on(azurite, container));
@@ -157,7 +159,7 @@ fn hand_offs_on_azurite(keeper: &Path, azurite: &Azurite, times: usize) -> anyho
     Ok(row.bar(Bar::Median(least + OWN_PART)).beside("five of its writes", least))
 }
 
-/// Measures [`Pair::loss`] on Azurite, with each host on a machine of its own.
+/// Measures [`Pair::loss`] on Azurite, with each host as if on its own machine.
 fn losses_on_azurite(keeper: &Path, azurite: &Azurite, times: usize) -> Row {
     let mut pair = Pair::start(keeper, &Setting::on(azurite, "losses"));
     let losses = (0..times).map(|number| pair.loss(number)).collect();
@@ -256,9 +258,9 @@ impl<'a> Pair<'a> {
         Self { site, keeper, setting: setting.clone(), leader, term, standby, started: 2 }
     }
 
-    /// Simulates the loss of the leader's machine. Returns the time from the end of the leader's lease until the
-    /// standby's instance runs, in seconds. All of the leader's processes are paused at once, so that nothing is
-    /// renewed, no process exits and no connection is closed.
+    /// Simulates the loss of the leader's machine: pauses all of the leader's processes at once, so that no lease is
+    /// renewed, no process exits and no connection is closed. Returns the time from the end of the leader's lease until
+    /// the standby's instance runs, in seconds.
     fn loss(&mut self, number: usize) -> f64 {
         // Spread the losses over the intervals between renewals and between polls.
         let lease = f64::from(self.setting.lease());
@@ -332,7 +334,7 @@ impl<'a> Pair<'a> {
                         held_at = reading
                     }
                     Ok(_) => return held_at,
-                    // Try again: another request may hold the lock for a short time.
+                    // Try again: another request may briefly hold the store's lock.
                     Err(_) => {}
                 }
                 tokio::time::sleep(LOOK).await;

@@ -1,4 +1,5 @@
-//! Builds the coordinators to measure. They are the fixtures of the tests, whose behavior can be set.
+//! Builds the coordinators to measure. They are guests of the tests, and an environment variable selects their
+//! behavior.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,9 +7,9 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 
 pub struct Guests {
-    /// The fixture with most behaviors.
+    /// The guest that implements most of the behaviors.
     pub fixtures: PathBuf,
-    /// A command that does not use Baton.
+    /// A program that does not use Baton's interfaces.
     pub program: PathBuf,
     pub keeper: PathBuf,
     /// The guest that sends requests.
@@ -29,7 +30,7 @@ pub fn build() -> anyhow::Result<Guests> {
     })
 }
 
-/// Builds a package of the tests. Returns the folder of its components.
+/// Builds one of the packages with guests. Returns the folder that contains its components.
 fn build_folder(package: &str) -> anyhow::Result<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests");
     let built = Command::new(env!("CARGO"))

@@ -18,22 +18,22 @@ use crate::usage::{Cpu, memory};
 pub const SETTLE: Duration = Duration::from_secs(5);
 /// Default lease duration, in seconds.
 const LEASE: f64 = 15.0;
-/// Usual number of reads of the control object and the steering object per second: each is read every 3 s.
+/// Usual number of reads per second: the host reads the control object and the steering object every 3 s.
 const LOOKS: f64 = 2.0 / 3.0;
 /// Maximum number of requests about modules and steering per second. A host reads each of the two objects every 2 s.
 /// Every minute, it reads its last announcement and writes a new one.
 const MOST_FOR_MODULES: f64 = 1.0 + 2.0 / 60.0;
 /// Maximum number of requests per second of a standby with a link to its leader. Such a standby reads the lease every
-/// 10 s, the control object and the steering object every 30 s, and announces itself every minute. Two more requests
-/// may fall on the edges of the window.
+/// 10 s, the control object and the steering object every 30 s, and announces itself every minute. At the edges of the
+/// measured window, up to two more requests may be counted.
 const LISTENING: f64 = 0.2;
 /// The numbers of elections that one host leads in this measurement.
 const COUNTS: [usize; 3] = [1, 10, 100];
 /// Number of pairs of a leader and a standby on the embedded store.
 const PAIRS: usize = 3;
 
-/// Measures memory and CPU time on the embedded store. The groups of hosts are measured one after another, because with
-/// cold caches the same work takes twice as long.
+/// Measures memory and CPU time on the embedded store, for one group of hosts after another. Groups that run at the
+/// same time would compete for the CPU caches, and with cold caches the same work takes twice as long.
 pub fn at_rest(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     let mut rows = pairs_at_rest(module, window)?;
     let crowds = COUNTS.iter().map(|count| Crowd::start(module, *count, None)?.at_rest(window));
@@ -60,7 +60,7 @@ fn pairs_at_rest(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     Ok(small(&all(&leaders)?, &all(&standbys)?))
 }
 
-/// Counts requests to a store that is reached over the network, with a proxy.
+/// Counts, with a proxy, the requests to a store that hosts reach over the network.
 pub fn requests(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     let azurite = Azurite::start();
     let pair = Remote::start(module, azurite.address().port(), "pair", &[])?;
@@ -107,7 +107,7 @@ fn small(leaders: &[Used], standbys: &[Used]) -> Vec<Row> {
 }
 
 fn counted(leader: &Used, standby: &Used, listening: &Used) -> Vec<Row> {
-    // One more request may fall on the edge of the window.
+    // At the edge of the measured window, one more request may be counted.
     let edge = 1.0 / leader.seconds;
     let row = |what: &str, per_second| Row::new(what, Unit::PerSecond, Samples::from_iter([per_second]));
     let for_modules = |used: &Used| {
@@ -130,8 +130,8 @@ fn counted(leader: &Used, standby: &Used, listening: &Used) -> Vec<Row> {
     ]
 }
 
-/// Compares the usage with 1, 10 and 100 elections. The yardstick for 100 elections is the line through the values for
-/// 1 and 10.
+/// Compares the usage with 1, 10 and 100 elections. The yardstick for 100 elections is a linear extrapolation of the
+/// values for 1 and 10.
 fn growth(what: &str, unit: Unit, values: Vec<f64>) -> Vec<Row> {
     let [one, ten, hundred] = COUNTS.map(|count| count as f64);
     let in_line = values[0] + (values[1] - values[0]) / (ten - one) * (hundred - one);
@@ -257,7 +257,7 @@ pub struct Used {
 }
 
 impl<'a> Watch<'a> {
-    /// Starts to measure a host and, if there is a proxy, the requests that it counts.
+    /// Starts to measure a host. If there is a proxy, also measures the number of requests that the proxy counts.
     pub fn begin(node: &Node, counter: Option<&'a Counter>) -> Self {
         let (requests, for_modules) = count(counter);
         Self { pid: node.pid(), begin: Instant::now(), cpu: Cpu::read(node.pid()).ok(), counter, requests, for_modules }

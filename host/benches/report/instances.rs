@@ -48,22 +48,23 @@ const TURNS: u64 = 30_000_000;
 /// Number of busy instances in a crowd.
 const CROWD: usize = 20;
 
-/// Delay between an instance's line and its kill. The instance prints the line just before it begins the measured
-/// behavior.
+/// Delay between an instance's line and the kill of the instance. The instance prints the line just before it begins
+/// the measured behavior.
 const SAID: Duration = Duration::from_millis(1);
 
-/// Like [`SAID`], but in a crowd, where the scheduler at first gives a new process more than its share of CPU time.
+/// Like [`SAID`], but for an instance in a crowd. At first, the scheduler gives a new process more than its share of
+/// the CPU time.
 const CROWDED: Duration = Duration::from_millis(50);
 
-/// Pause before a start whose runner must be ready. It is longer than the time that a host waits before it makes the
-/// next runner.
+/// Pause before the start of an instance for which a runner must be ready. This is longer than a host waits before it
+/// makes the next runner.
 const REST: Duration = Duration::from_millis(30);
 
 /// The measured behaviors of the fixture.
 const DONE: &[(&str, &str)] = &[("BEHAVIOUR", "done")];
 const BUSY: &[(&str, &str)] = &[("BEHAVIOUR", "busy")];
 
-/// Measures with these guests.
+/// Runs all measurements of instances, with these guests.
 ///
 /// # Errors
 /// If a guest does not behave as expected.
@@ -123,8 +124,8 @@ pub async fn measure(guests: &Guests, effort: &Effort) -> wasmtime::Result<Vec<R
     Ok(rows.into_iter().chain(computing).chain([tight]).collect())
 }
 
-/// Measures the kill of one of many busy instances, and of a native process instead of that instance. To exit, both
-/// must be scheduled on a CPU.
+/// Measures the kill of one of many busy instances. As the yardstick, measures the kill of a native process that runs
+/// in place of that instance. Either must first get a CPU before it can exit.
 async fn kills_in_a_crowd(baton: &Baton, times: usize) -> wasmtime::Result<(Samples, Samples)> {
     let mut others = Vec::new();
     for _ in 1..CROWD {
@@ -144,13 +145,13 @@ async fn kills_in_a_crowd(baton: &Baton, times: usize) -> wasmtime::Result<(Samp
     Ok((native, took))
 }
 
-/// Argument that makes this program touch as much memory as a large instance and then wait to be killed.
+/// Argument that makes this program touch as much memory as a large instance does, and then wait to be killed.
 const TOUCH: &str = "touch";
 
 /// Argument that makes this program compute until it is killed.
 const SPIN: &str = "spin";
 
-/// Behaves as a native process if `word` is `TOUCH` or `SPIN`, and otherwise returns.
+/// Turns this process into the native process that `word` selects. Returns if `word` is neither `TOUCH` nor `SPIN`.
 pub fn native_process(word: &str) {
     match word {
         TOUCH => {
@@ -173,7 +174,7 @@ pub fn native_process(word: &str) {
     }
 }
 
-/// Name of the measurement of [`native_start`].
+/// Name of the values that [`native_start`] measures.
 pub const NATIVE_START: &str = "a native program's start → its first line";
 
 /// Pauses for `rest`, then measures the time from the start of a native program to its first line, in milliseconds.
@@ -222,7 +223,8 @@ async fn tight(baton: &Baton, unchecked: &Baseline, times: usize) -> wasmtime::R
     Ok(row.bar(Bar::Ratio(1.1)).beside("in wasmtime without checks", bare.median()))
 }
 
-/// Measures a computation in this process, in a guest and, if it is installed, in the command `wasmtime`.
+/// Measures a computation in this process and in a guest. If the command `wasmtime` is installed, also measures the
+/// computation in that command.
 async fn compute(baton: &Baton, program: &Path, times: usize) -> wasmtime::Result<Vec<Row>> {
     let (mut natives, mut guests, mut commands) = (Samples::default(), Samples::default(), Samples::default());
     let limit = PRIMES_BELOW.to_string();
@@ -261,7 +263,7 @@ fn computed(line: &str) -> Option<(f64, u64)> {
     Some((took.parse::<f64>().ok()? / 1e6, result.parse().ok()?))
 }
 
-/// The host's runtime, without a lease and a supervisor.
+/// The host's runtime, without a lease or a supervisor.
 pub struct Baton {
     pub launcher: Launcher,
     module: Module,

@@ -11,7 +11,8 @@ use crate::node::{Event, Node};
 use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
 
-/// Number of standbys to compare with a single one.
+/// Number of standbys in the larger fleet. The benchmark compares this fleet's leader with the leader of a fleet that
+/// has one standby.
 const MANY: usize = 100;
 const KIB_IN_MIB: f64 = 1024.0;
 

@@ -1,7 +1,7 @@
 //! Measures HTTP requests from an instance, compared with requests from native clients on the same runtime.
 //!
 //! All clients use the same server on loopback and a persistent connection. They send the same headers, except for
-//! three that only the host adds.
+//! three headers that only a host adds.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -28,7 +28,7 @@ pub struct Effort {
 /// Number of requests in a round. It is so large that the first requests of a process, which are slow, hardly matter.
 const REQUESTS: usize = 2000;
 
-/// Measures with this guest.
+/// Measures requests by the guest `module` and by native clients.
 ///
 /// # Errors
 /// If the guest or the server fails.
@@ -92,7 +92,7 @@ async fn asked_by_reqwest(address: SocketAddr) -> wasmtime::Result<Vec<f64>> {
     asking.await?
 }
 
-/// Sends requests with hyper, which implements only the protocol. This is the minimum that any client needs.
+/// Sends requests with hyper, which implements only the protocol. Any client needs at least this much time.
 async fn asked_by_hyper(address: SocketAddr) -> wasmtime::Result<Vec<f64>> {
     let stream = tokio::net::TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;

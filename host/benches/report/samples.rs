@@ -25,7 +25,8 @@ impl Samples {
         self.at(0.99)
     }
 
-    /// The smallest value that this share of all values does not exceed (nearest rank).
+    /// The quantile `share`, by the nearest-rank method: the smallest value such that at least this share of all values
+    /// does not exceed it.
     fn at(&self, share: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);

@@ -1,5 +1,5 @@
-//! Measures the cost of a guest's state: of a commit, compared with a conditional write of the same size, and of a
-//! read.
+//! Measures the cost of a guest's state: the time of a commit, compared with a conditional write of the same size, and
+//! the time of a read.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::instances::Baton;
 use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
 
-/// Number of measurements. Each round consists of writes and of the same number of commits.
+/// Number of measurements. Each round makes as many conditional writes as commits.
 pub struct Effort {
     pub rounds: usize,
     /// Commits in each round.
@@ -27,7 +27,7 @@ pub struct Effort {
 /// Size of the stored state, in bytes. The guest keeps one value of 100 bytes.
 const STORED: usize = 164;
 
-/// Measures with the guest that keeps state.
+/// Measures commits and reads by the guest `keeper`.
 ///
 /// # Errors
 /// If the guest or the emulator fails.
@@ -94,7 +94,7 @@ fn content() -> Bytes {
     Bytes::from(vec![7; STORED])
 }
 
-/// Measures the time of each operation in the guest, in milliseconds.
+/// Runs a guest that measures `times` operations. Returns the time of each, in milliseconds.
 async fn times(baton: &Baton, behaviour: &str, times: usize) -> wasmtime::Result<Vec<f64>> {
     let times = times.to_string();
     let line = baton.last_line(&[("BEHAVIOUR", behaviour), ("TIMES", &times)]).await?;

@@ -29,21 +29,23 @@ pub struct Effort {
     pub rounds: usize,
 }
 
-/// Bars for the median and the 99th percentile of the time without an instance, in milliseconds. On Azurite, the time
-/// of one round trip is added to each.
+/// Bars for the median and the 99th percentile of the time without an instance, in milliseconds. On Azurite, each bar
+/// also includes the time of one round trip.
 const USUAL_GAP: f64 = 1.5;
 const GAP: f64 = 5.0;
-/// Upper bound on the time until a push is noticed without a hint, in seconds. With a hint, this is the typical time.
+/// Upper bound on the time until the host notices a push without a hint, in seconds.
 const NOTICED: f64 = 5.0;
+/// Bar for the time from a push until its version runs, without the time for preparing it, if the push sends the host a
+/// hint, in seconds.
 const TOLD: f64 = 0.3;
 /// Number of conditional writes after each swap.
 const WRITES: usize = 3;
 
-/// The behaviors of the two guests, with suffixes for their rows. Both guests stop when requested. The second has
-/// state, which must be claimed before the start.
+/// The behaviors of the two guests, with suffixes for the names of their rows. Both guests stop when the host requests
+/// it. The second guest has state, which the host must claim before the start.
 const KINDS: [(&str, &str); 2] = [("beat", ""), ("rest", ", with state")];
 
-/// Measures swaps between versions of a guest that are pushed, one after another, to a leader.
+/// Measures swaps between versions of each guest. The versions are pushed one after another, to a host that leads.
 ///
 /// # Errors
 /// If a push or the emulator fails.
@@ -221,7 +223,7 @@ impl Leader {
     }
 }
 
-/// Pushes a version of a component: the same code with another digest.
+/// Pushes a version of a component. Each version has the same code and a different digest.
 fn push(site: &Site, store: &str, component: &[u8], version: u32) -> anyhow::Result<Push> {
     let module = numbered(component.to_vec(), version);
     let path: PathBuf = site.path("version.wasm");

@@ -42,7 +42,7 @@ pub struct Row {
     beside: Option<Beside>,
 }
 
-/// The yardstick of a row, in the row's unit.
+/// The value with which a row is compared, in the row's unit.
 struct Beside {
     name: String,
     median: f64,
@@ -57,7 +57,7 @@ impl Row {
         Self { what: what.into(), unit, measured: Ok(samples), bars: Vec::new(), beside: None }
     }
 
-    /// A row that could not be measured. It counts as missed.
+    /// A row that could not be measured. It counts as a row that misses its bar.
     #[must_use]
     pub fn failed(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self { what: what.into(), unit: Unit::S, measured: Err(why.into()), bars: Vec::new(), beside: None }

@@ -1,4 +1,4 @@
-//! Resource usage of a process, as the kernel counts it.
+//! Resource usage of a host's processes, according to the kernel.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::node::children_of;
 pub struct Memory {
     /// All resident memory, including the binary's own pages, and all in-memory files.
     pub all: f64,
-    /// Heap, stacks, guests and their code.
+    /// Heap, stacks, and guests with their code.
     pub anonymous: f64,
 }
 
@@ -68,8 +68,8 @@ fn note_files(smaps: &str, in_memory: &mut BTreeMap<String, u64>, on_disk: &mut 
                 place = None;
             }
         } else if let (["Rss:", size, "kB"], Some(place)) = (&words[..], &place) {
-            // Use only the value of the process that has touched the largest part of this file. A few private pages
-            // count twice.
+            // Use only the value of the process that has touched the largest part of this file. A few private pages are
+            // therefore counted twice.
             let most = on_disk.entry(place.clone()).or_default();
             *most = f64::max(*most, size.parse().unwrap_or(0.0));
         }

@@ -1,5 +1,5 @@
-//! Measures the memory that a standby needs to keep a large module warm: compiled, linked, and with its memory laid
-//! out.
+//! Measures the memory that a standby needs to keep a large module warm. A warm module is compiled and linked, and its
+//! memory is laid out.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -35,7 +35,7 @@ pub fn measure(small: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
         let site = Site::new();
         let leader = site.launch("leader", small, "beat", &site.url()).start();
         leader.after(0, "started");
-        // The leader has already compiled the small module, so it is in the cache.
+        // The leader has already compiled the small module, so the standby finds it in the cache.
         beside.push(standby(&site, "small", small, true)?);
         cold.push(standby(&site, "cold", &large, false)?);
         warm.push(standby(&site, "warm", &large, true)?);

@@ -1,5 +1,5 @@
 //! Tests of the election's rules, with one scene for each rule. A scene passes inputs to the elector, and checks the
-//! effects. The simulation searches for cases that nobody thought of; these scenes document what the rules mean.
+//! effects. The simulation finds cases that nobody thought of. These scenes document the meaning of the rules.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may end by a panic")]
 #![allow(missing_docs, reason = "nobody links against a test")]
 
@@ -24,7 +24,8 @@ fn released_lease_is_acquired_at_once_with_next_term() {
     let written = scene.answer(Ok(Reply::Done));
     let Op::Write { id: under, version, record } = only_request(&written) else { panic!("{written:?}") };
     assert_eq!((under, version.0.as_str(), record.term, record.failures), (id, "v1", 7, 0));
-    // All times are counted from the moment just before the acquire was sent, not from its answer or from the write.
+    // All times count from the moment just before the acquire was sent, not from the answer to the acquire or from the
+    // write.
     let (deadline, abort_at) = (scene.sent + D * 8 / 10, scene.sent + D * 93 / 100);
     let started = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
     assert_eq!(started, [Effect::Start { term: 7, version: module(0), deadline, abort_at }]);
@@ -71,7 +72,7 @@ fn waiting_holder_keeps_failures_and_outcome_of_old_module() {
     let note = written_record(&scene.answer(Ok(Reply::Done)));
     assert_eq!((note.node, note.module.as_deref(), note.outcome), (None, Some("sha256:0"), Some(Outcome::Done)));
     scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
-    // The module with which the election ended is not started again.
+    // The election ended with this module, so no node starts it again.
     scene.input(Input::Plan(plan(0, None)));
     assert!(matches!(scene.told[..], [.., Report::NotReleased { .. }, Report::Standby { .. }]), "{:?}", scene.told);
 }
@@ -103,7 +104,7 @@ fn deleted_record_continues_from_highest_term_after_wait() {
     let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
     assert_eq!((record.term, record.node.clone()), (9, None));
     scene.answer(Ok(Reply::Version(Version("v9".to_string()))));
-    // Neither this host nor any other mistakes the object for that of a new election.
+    // No host, including this one, mistakes the object for that of a new election.
     scene.acquires(freed(record));
     let acquired = scene.now;
     scene.answer(Ok(Reply::Done));
@@ -117,12 +118,12 @@ fn new_holder_waits_a_minute_when_unwritten_record_disappears() {
     let mut before = record(9, "other");
     before.outcome = Some(Outcome::Done);
     scene.reads(object(LeaseState::Free, Some(before.clone())));
-    // The record is still the previous holder's, so the new holder's D cannot be read.
+    // The record is still the previous holder's, so the length of the new holder's lease is unknown.
     scene.reads(object(LeaseState::Held, Some(before)));
     let Op::Create { record } = only_request(&scene.reads(Snapshot::Nothing)) else { panic!("nothing is created") };
     assert_eq!((record.term, record.lease), (9, SECOND * 60));
     scene.answer(Ok(Reply::Version(Version("v9".to_string()))));
-    // Neither this host nor any other mistakes the object for that of a new election.
+    // No host, including this one, mistakes the object for that of a new election.
     scene.acquires(freed(record));
     let acquired = scene.now;
     scene.answer(Ok(Reply::Done));
@@ -138,7 +139,7 @@ fn record_with_highest_term_is_left_alone_and_reported_once() {
     }
     let told = |report: &&Report| matches!(report, Report::StoreTrouble { error: StoreError::Misconfigured(_), .. });
     assert_eq!(scene.told.iter().filter(told).count(), 2, "{:?}", scene.told);
-    // Once the term is corrected, the election continues from there.
+    // Once the term is corrected, the election continues from the corrected term.
     scene.acquires(object(LeaseState::Expired, Some(record(7, "other"))));
     assert_eq!(written_term(&scene.answer(Ok(Reply::Done))), Some(8));
 }
@@ -163,7 +164,7 @@ fn failure_count_saturates_at_its_maximum() {
     scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
     let noted = scene.input(Input::Gone { end: End::Failed("again".to_string()) });
     assert!(scene.told.iter().any(|report| matches!(report, Report::Elected { .. })), "{:?}", scene.told);
-    // The count needs no separate write: the same write marks the record as released.
+    // The failure count is saved without a write of its own: the write that marks the record as released contains it.
     assert_eq!(written_record(&noted).failures, u32::MAX);
     assert!(matches!(only_request(&scene.marks(&noted)), Op::Release { .. }));
 }
@@ -206,8 +207,8 @@ fn refused_acquire_is_followed_by_reading_and_new_id() {
 
 #[test]
 fn unsent_acquire_changes_nothing() {
-    // No node has ever led this election. If the acquire had been sent, the store's answer would have cast doubt on
-    // that.
+    // No node has ever led this election, so the first holder need not wait. An acquire that was sent, but has no clear
+    // answer, would cast doubt on this.
     let mut scene = Scene::new();
     let created = scene.reads(Snapshot::Nothing);
     let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
@@ -297,7 +298,7 @@ fn record_is_rewritten_while_earlier_write_may_arrive() {
     scene.input(Input::Gone { end: End::Failed("no".to_string()) });
     assert_eq!(scene.run_until_started(), module(0));
     let failed_once = loop {
-        // After 60 s without a failure the count is reset, and the answer to that write is lost.
+        // After 60 s without a failure the host resets the count, and the answer to that write is lost.
         let effects = if scene.pending.is_some() { scene.answer(Ok(Reply::Done)) } else { scene.wakes() };
         if scene.asked_to_write {
             let reset = written_record(&effects);
@@ -306,8 +307,8 @@ fn record_is_rewritten_while_earlier_write_may_arrive() {
         }
     };
     assert_eq!(only_request(&scene.input(Input::Gone { end: End::Failed("no".to_string()) })), Op::Read);
-    // The record already has the wanted content. It is written again, so that the earlier write, which would reset the
-    // count, can no longer succeed.
+    // The record already has the desired content. The host nevertheless writes it again: afterwards, the earlier write,
+    // which would reset the count, can no longer succeed.
     let again = scene.answer(Ok(Reply::Read(held("v9", failed_once.clone()))));
     let Op::Write { version, record, .. } = only_request(&again) else { panic!("{again:?}") };
     assert_eq!((version.0.as_str(), record), ("v9", failed_once));
@@ -358,7 +359,7 @@ fn kill_gets_its_time_again_once_after_pause() {
     let mut scene = Scene::leading();
     scene.wakes();
     scene.answer(Err(StoreError::Lost("taken".to_string())));
-    // The host is paused, and cannot learn that the instance is gone.
+    // The host is paused, and does not learn whether the instance is gone.
     scene.now = scene.now + D * 2;
     let woken = scene.now;
     let aborts = |effects: &[Effect]| effects.iter().any(|effect| matches!(effect, Effect::Abort { .. }));
@@ -366,7 +367,7 @@ fn kill_gets_its_time_again_once_after_pause() {
     while !aborts(&scene.wakes()) {}
     assert_eq!(scene.now, woken + D * 13 / 100);
 
-    // A host that is paused repeatedly still ends itself.
+    // If the host is paused again, it gets no more time: it ends itself.
     let mut scene = Scene::leading();
     scene.wakes();
     scene.answer(Err(StoreError::Lost("taken".to_string())));
@@ -416,7 +417,8 @@ fn clock_that_is_set_forward_gives_kill_no_more_time() {
 #[test]
 fn dying_process_is_left_to_system_and_lease_expires() {
     let is_abort = |effect: &Effect| matches!(effect, Effect::Abort { .. });
-    // The instance's process ends by itself or is killed after a step-down, and the system does not finish removing it.
+    // The instance's process ends by itself or is killed after a step-down, and the kernel does not finish removing the
+    // process.
     for ends in [Input::Dying, Input::StepDown { reason: "it asked for it".to_string() }] {
         let mut scene = Scene::leading();
         let (began, mut renewed) = (scene.now, scene.sent);
@@ -436,7 +438,7 @@ fn dying_process_is_left_to_system_and_lease_expires() {
                 lost.get_or_insert(scene.now);
             }
         }
-        // A node does not lead forever with an instance that cannot be ended.
+        // A node must not lead forever with an instance that it cannot end.
         assert_eq!(lost, Some(renewed + D * 93 / 100), "{ends:?}");
         let before = scene.told.len();
         assert!(scene.input(Input::Gone { end: End::Killed }).is_empty());
@@ -501,7 +503,7 @@ fn known_loss_kills_at_once() {
         matches!(effects[..], [Effect::Stop { reason: StopReason::LeaseLost, .. }, Effect::Kill { .. }]),
         "{effects:?}"
     );
-    // If the lease is lost during a grace, the instance is killed immediately.
+    // If the lease is lost during the grace period, the instance is killed immediately.
     let mut scene = Scene::leading();
     scene.input(Input::StepDown { reason: "asked".to_string() });
     scene.wakes();
@@ -550,7 +552,7 @@ fn lease_is_lost_when_reading_shows_it_not_renewable() {
         while !scene.asked_to_read {
             scene.wakes();
         }
-        // The claim was carried out.
+        // The write of the next term had an unknown outcome, but the store has carried it out.
         let found = Snapshot::Object { lease, version: Version("v3".to_string()), record: Some(claimed) };
         let effects = scene.answer(Ok(Reply::Read(found)));
         let is_stopped =
@@ -598,7 +600,7 @@ fn mark_names_whole_term_when_shutdown_follows_its_write() {
     scene.acquires(object(LeaseState::Free, Some(Record { released: true, ..of_another.clone() })));
     let begun = written_record(&scene.answer(Ok(Reply::Done)));
     assert_ne!((&begun.node, begun.lease, begun.since), (&of_another.node, SECOND * 10, of_another.since));
-    // The write was carried out, but its answer has not arrived.
+    // The store has carried out the write, but its answer has not arrived.
     assert_eq!(only_request(&scene.input(Input::Shutdown)), Op::Read);
     let mark = written_record(&scene.answer(Ok(Reply::Read(held("v2", begun.clone())))));
     assert_eq!(mark, Record { released: true, ..begun });
@@ -635,7 +637,8 @@ fn record_with_shorter_lease_than_wait_loses_lease() {
         while !scene.asked_to_read {
             scene.wakes();
         }
-        // The record was deleted. An earlier create by this holder, with a shorter lease, has arrived since.
+        // The record was deleted. Since then, an earlier create by this holder, with a shorter lease, has reached the
+        // store.
         scene.answer(Ok(Reply::Read(held("v2", Record { lease: found, ..note.clone() }))));
         let is_lost = matches!(scene.told.last(), Some(Report::Standby { .. }));
         assert_eq!(is_lost, !is_enough, "{found:?}: {:?}", scene.told);
@@ -660,7 +663,7 @@ fn node_follows_only_after_release_is_carried_out() {
     scene.input(Input::Plan(Plan::default()));
     let marks = scene.input(Input::Gone { end: End::Done });
     assert!(written_record(&marks).released);
-    // The store is busy. Between two attempts no request is pending, and the lease is not released yet.
+    // The store is busy. Between two attempts, no request is pending, although the lease is not released yet.
     scene.answer(Err(unknown()));
     assert!(!scene.elector.follows() && scene.pending.is_none());
     let Op::Read = only_request(&scene.wakes()) else { panic!("it reads what became of the mark") };
@@ -673,7 +676,7 @@ fn node_follows_only_after_release_is_carried_out() {
     scene.answer(Ok(Reply::Done));
     assert!(scene.elector.follows() && !scene.elector.holds_lease(), "{:?}", scene.told);
     assert_eq!(scene.elector.deadline(), None);
-    // Once the node has requested the lease, it may hold the lease without knowing it.
+    // Once the node has requested the lease, it may hold the lease without knowing that.
     scene.input(Input::Plan(plan(0, None)));
     scene.acquires(object(LeaseState::Free, Some(record(2, "this"))));
     scene.answer(Err(unknown()));
@@ -758,13 +761,13 @@ fn second_signal_allows_one_more_try_during_release() {
             }
             scene
         };
-        // The attempt that is under way is the last one.
+        // If an attempt is under way, it is the last one.
         let mut scene = ending();
         assert_eq!(scene.input(Input::SkipGrace), []);
         assert_eq!(scene.answer(Err(unknown())), [Effect::Finished]);
         assert!(matches!(scene.told.last(), Some(Report::NotReleased { .. })), "{:?}", scene.told);
 
-        // If no attempt is under way, the next one is made immediately and is the last one.
+        // If no attempt is under way, the host makes the next one immediately, as the last one.
         let mut scene = ending();
         assert_eq!(scene.answer(Err(unknown())), []);
         let hurried = only_request(&scene.input(Input::SkipGrace));
@@ -798,8 +801,8 @@ fn refusal_is_reported_once_and_retried_less_often() {
             scene.told.iter().filter(trouble).count()
         };
         assert_eq!(troubles(&scene), 1, "{:?}", scene.told);
-        // Another node holds the lease, so this node need not create the object. The store may still refuse to give
-        // this node the lease.
+        // Another node holds the lease, so the object exists, and this node need not create it. The store may still
+        // refuse this node's acquire.
         scene.reads(object(LeaseState::Held, Some(record(2, "other"))));
         assert_eq!(troubles(&scene), if nothing { 2 } else { 1 }, "{:?}", scene.told);
         scene.acquires(object(LeaseState::Free, Some(record(2, "other"))));
@@ -954,7 +957,8 @@ fn rests_grow_until_fifth_failure_steps_down() {
         let ended = scene.now;
         let noted = scene.input(Input::Gone { end: End::Failed("no".to_string()) });
         assert_eq!(written_record(&noted).failures, failures);
-        // A plan for the same module never shortens the rest, not even while the failure is still being noted.
+        // A plan for the same module never shortens the rest, not even while the host is still writing the failure into
+        // the record.
         if failures > 2 {
             scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
         }
@@ -1019,7 +1023,7 @@ fn cool_off_and_its_growth_outlast_time_without_module() {
     scene.run_until_started();
     let second = wait(&mut scene).expect("it cools off");
     assert!(first < SECOND * 13 && second > SECOND * 14, "{first:?}, {second:?}");
-    // A lease that no other node acquires for 10 s ends the cool-off.
+    // The cool-off ends early if no other node acquires the free lease for 10 s.
     scene.answer(Ok(Reply::Version(Version("v4".to_string()))));
     scene.answer(Ok(Reply::Done));
     assert_eq!(scene.reads(free.clone()), []);
@@ -1040,7 +1044,7 @@ fn new_version_takes_over_once_its_term_is_written() {
     assert_eq!((record.term, record.module.as_deref()), (3, Some("sha256:1")));
     let stopped = scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
     assert!(matches!(stopped[..], [Effect::Stop { reason: StopReason::Replaced, next: Some(3), .. }]), "{stopped:?}");
-    // Nothing is requested from the store in between.
+    // The host sends no request to the store before it starts the new version.
     let started = scene.input(Input::Gone { end: End::Done });
     assert!(matches!(&started[..], [Effect::Start { term: 3, version, .. }] if *version == module(1)), "{started:?}");
 }
@@ -1059,7 +1063,7 @@ fn last_of_ten_planned_versions_is_served() {
             None => scene.wakes(),
         };
     }
-    // These plans arrive during the swap. The next term is written once the instance is gone.
+    // These plans arrive during the swap. The next term is written only once the old instance is gone.
     for number in 6..=10 {
         let effects = scene.input(Input::Plan(plan(number, None)));
         assert!(!effects.iter().any(|effect| matches!(effect, Effect::Request { .. })), "{effects:?}");
@@ -1074,12 +1078,12 @@ fn term_begins_only_with_half_of_lease_left() {
     let mut scene = Scene::new();
     scene.acquires(object(LeaseState::Free, Some(record(1, "other"))));
     scene.answer(Ok(Reply::Done));
-    // The host was paused. The lease is renewed first.
+    // The host was paused. It renews the lease before it starts the term.
     scene.now = scene.sent + D * 6 / 10;
     let renews = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
     assert!(matches!(renews[..], [Effect::Request { op: Op::Renew { .. }, .. }]), "{renews:?}");
     assert!(matches!(scene.answer(Ok(Reply::Done))[..], [Effect::Start { term: 2, .. }]));
-    // The same holds for the next version's term.
+    // The host also renews the lease before it writes the next version's term.
     scene.now = scene.sent + D * 6 / 10;
     let renews = scene.input(Input::Plan(plan(1, None)));
     assert!(matches!(only_request(&renews), Op::Renew { .. }), "{renews:?}");
@@ -1102,7 +1106,7 @@ fn new_version_waits_while_renewals_fail() {
 #[test]
 fn aborted_swap_keeps_failure_count() {
     let failed = || Input::Gone { end: End::Failed("no".to_string()) };
-    // The instance ends after the rollback, or before it.
+    // The instance ends before or after the rollback.
     for is_gone_first in [false, true] {
         let mut scene = Scene::leading();
         scene.input(failed());
@@ -1121,7 +1125,7 @@ fn aborted_swap_keeps_failure_count() {
         } else {
             scene.input(failed())
         };
-        // If an instance ends during a swap, neither version's count of failures changes.
+        // If an instance ends during a swap, the failure counts of both versions stay unchanged.
         let Op::Write { record, .. } = only_request(&asked) else { panic!("{asked:?}") };
         assert_eq!((record.module.as_deref(), record.failures), (Some("sha256:0"), 1));
     }
@@ -1142,7 +1146,7 @@ fn late_health_is_noted_when_another_version_follows() {
     while scene.pending.is_none() {
         scene.wakes();
     }
-    // While renewals fail, the next term is not written in advance.
+    // While renewals fail, the host does not write the next term in advance.
     scene.answer(Err(unknown()));
     scene.input(Input::Plan(plan(1, None)));
     assert!(scene.now.since(started) < SECOND * 60);
@@ -1174,7 +1178,7 @@ fn bad_version_is_rolled_back_under_same_lease() {
             _ => None,
         });
         assert_eq!(rejected, Some((module(1), reason, Some(module(0)))));
-        // An older plan does not bring the version back.
+        // A plan that was made before the rollback does not bring the bad version back.
         scene.input(Input::Plan(plan(1, Some(0))));
         assert_eq!(scene.elector.plan(), &plan(0, None));
         assert_eq!(scene.run_until_started(), module(0));
@@ -1224,7 +1228,7 @@ fn version_is_proven_after_thirty_good_seconds() {
 #[test]
 fn probation_counts_from_begin_of_instance() {
     let is_proof = |effect: &Effect| matches!(effect, Effect::Prove { version, .. } if *version == module(1));
-    // If an instance begins late, its probation also ends later.
+    // If the instance begins late, the probation also ends late.
     let mut scene = Scene::about_to_begin();
     assert_eq!(scene.goes_on_for(SECOND * 50), []);
     assert_eq!(scene.input(Input::Begun), []);
@@ -1233,7 +1237,7 @@ fn probation_counts_from_begin_of_instance() {
     scene.input(Input::Begun);
     assert!(scene.goes_on_for(SECOND).iter().any(is_proof));
 
-    // An instance that never begins is as bad as one that crashes.
+    // A crash before the instance begins also counts against the version.
     let mut scene = Scene::about_to_begin();
     scene.goes_on_for(SECOND * 50);
     let effects = scene.input(Input::Gone { end: End::Crashed("it had not begun".to_string()) });
@@ -1247,7 +1251,7 @@ fn failed_version_is_not_proven_before_next_instance_begins() {
     scene.input(Input::Gone { end: End::Failed("busy".to_string()) });
     assert_eq!(scene.run_until_started(), module(1));
     assert_eq!(scene.goes_on_for(SECOND * 40), []);
-    // Once this instance runs, the time of the previous instance counts, too.
+    // Once this instance has begun, the running time of the previous instance counts, too.
     let effects = scene.input(Input::Begun);
     assert!(matches!(&effects[0], Effect::Prove { version, .. } if *version == module(1)), "{effects:?}");
 }
@@ -1304,7 +1308,7 @@ fn pause_of_one_version_does_not_delay_another() {
     let asked = scene.input(Input::Plan(plan(1, None)));
     assert_eq!(written_term(&asked), Some(3));
 
-    // The outcome is still being written.
+    // The new version is planned while the host is still writing the old version's outcome into the record.
     let mut scene = Scene::leading();
     scene.input(Input::Gone { end: End::Done });
     scene.input(Input::Plan(plan(1, None)));
@@ -1328,7 +1332,7 @@ fn pause_continues_at_next_leader_and_death_is_no_failure() {
         (LeaseState::Free, 4, SECOND * 4),
         (LeaseState::Expired, 4, SECOND * 4),
         (LeaseState::Abandoned { holder }, 4, SECOND * 4),
-        // Another node's clock may be years ahead.
+        // The clock of the node that wrote the record may be years ahead.
         (LeaseState::Free, 1_000_000, SECOND * 10),
         (LeaseState::Free, 0, Duration::ZERO),
     ] {
@@ -1352,7 +1356,8 @@ fn free_lease_is_taken_at_once_only_if_record_is_marked() {
     for (found, wait) in [
         (object(LeaseState::Free, Some(record(3, "other"))), Duration::ZERO),
         (object(LeaseState::Expired, Some(record(3, "other"))), Duration::ZERO),
-        // Any write without a lease id frees a lease that is broken or expired.
+        // Any write without a lease id frees a broken or expired lease. So a free lease does not prove that its holder
+        // released it.
         (freed(record(3, "other")), D),
         (freed(Record { node: None, ..record(0, "other") }), D),
         (object(LeaseState::Broken, Some(Record { released: true, ..record(3, "other") })), D),
@@ -1384,7 +1389,7 @@ fn recreated_record_does_not_prove_release() {
 
 #[test]
 fn record_with_lower_term_does_not_prove_release() {
-    // A restored object, or a record that was written again, cannot be told from any other.
+    // A host cannot recognize that an object was restored, or that an old record was written again.
     for lease in [LeaseState::Free, LeaseState::Expired] {
         let older = || object(lease, Some(record(3, "other")));
         let mut scene = Scene::new();
@@ -1395,7 +1400,7 @@ fn record_with_lower_term_does_not_prove_release() {
         assert_eq!(scene.run_until_written().term, 6);
         assert!(scene.now.since(acquired) >= D);
 
-        // If a term is found only in the state or in announcements, the length of its lease is unknown.
+        // If only the state or the announcements contain a term, the length of its lease is unknown.
         let mut scene = Scene::new();
         assert!(matches!(only_request(&scene.reads_and_recalls(older(), Ok(Reply::Term(5)))), Op::Acquire { .. }));
         let acquired = scene.now;
@@ -1419,7 +1424,7 @@ fn election_is_new_only_if_nothing_names_a_term() {
     let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
     assert_eq!((record.term, record.lease, record.released), (7, SECOND * 60, false));
     scene.answer(Ok(Reply::Version(Version("v1".to_string()))));
-    // Any other node that reads this record waits too.
+    // This node waits, and so does any other node that reads this record.
     for mut scene in [scene, Scene::new()] {
         scene.acquires(freed(record.clone()));
         let acquired = scene.now;
@@ -1436,7 +1441,7 @@ fn failed_recall_is_reported_once_with_its_wait() {
         let mut scene = Scene::new();
         let effects = scene.reads_and_recalls(object(LeaseState::Free, Some(record(3, "other"))), Err(is_missing()));
         assert!(matches!(only_request(&effects), Op::Acquire { .. }), "{effects:?}");
-        // Meanwhile the record is written and the lease renewed. These answers say nothing about the missing file.
+        // Meanwhile the record is written and the lease renewed. These answers do not mention the missing file.
         scene.answer(Ok(Reply::Done));
         let acquired = scene.now;
         scene.recalled = Err(is_missing());
@@ -1477,7 +1482,7 @@ fn failed_recall_is_repeated_or_waited_out() {
     assert!(matches!(scene.told.last(), Some(Report::StoreTrouble { asked: "recall", .. })), "{:?}", scene.told);
     assert_eq!(only_request(&scene.wakes()), Op::Read);
 
-    // After D without an answer the node requests the lease, but then must wait.
+    // After D without an answer to its recall, the node requests the lease, but must then wait.
     let contends = || {
         let mut scene = Scene::new();
         loop {
@@ -1496,9 +1501,9 @@ fn failed_recall_is_repeated_or_waited_out() {
         scene
     };
     assert!(contends().now >= Time::default() + D);
-    // The wait must cover any lease, since the record may not contain the last term. If a recall after the wait returns
-    // no later term, the record's term was the last. If that recall fails, the next term skips all terms that may have
-    // begun. Their number is computed from a wall clock that may be slow or far ahead.
+    // The wait must be as long as any lease, because the record may not contain the last term. If a recall after the
+    // wait returns no later term, the record's term was the last one. If that recall fails, the next term skips all
+    // terms that may have begun. Their number is computed from the wall clock, which may be slow or far ahead.
     let beyond = |seconds: u64| seconds.max(1) * (1 << 20) + if seconds == 0 { 3 } else { 0 } + 1;
     for (mut scene, told, least, (wall, term)) in [
         (contends(), Ok(3), D, (0, 4)),
@@ -1516,7 +1521,7 @@ fn failed_recall_is_repeated_or_waited_out() {
         let waited = scene.now.since(acquired);
         assert!((least..least + D).contains(&waited), "{told:?}: {waited:?}");
     }
-    // A single recall that returns a later term is enough.
+    // If one recall returns a later term, that term counts, even if the next recall fails.
     let mut scene = may_not_ask();
     scene.answer(Ok(Reply::Done));
     scene.recalled = Ok(8);
@@ -1539,7 +1544,7 @@ fn term_announced_during_wait_is_exceeded() {
     scene.answer(Ok(Reply::Done));
     scene.recalled = Ok(8);
     assert_eq!(scene.run_until_written().term, 9);
-    // The lease of term 8 may be longer than any that was recorded.
+    // The lease of term 8 may be longer than any lease in a record that this node has read.
     assert!(scene.now.since(acquired) >= SECOND * 60, "{:?}", scene.now.since(acquired));
 }
 
@@ -1637,7 +1642,7 @@ fn dead_waiting_holder_is_not_replaced_before_expiry() {
         for _ in 0..20 {
             assert_eq!(scene.reads(object(LeaseState::Abandoned { holder }, record.clone())), []);
         }
-        // The lease counts as held until it expires.
+        // A standby treats the lease as held until it expires.
         scene.acquires(object(LeaseState::Expired, record));
     }
 }
@@ -1698,7 +1703,7 @@ fn refused_reclaim_waits_for_expiry() {
         let holder = LeaseId::from_random(7);
         let dead = object(LeaseState::Reclaimable { holder }, Some(record(6, "this")));
         assert!(matches!(only_request(&scene.reads(dead.clone())), Op::Reclaim { .. }));
-        // The request may have been lost before it arrived.
+        // The first request may have been lost on the way to the store.
         scene.answer(Err(unknown()));
         assert!(matches!(only_request(&scene.wakes()), Op::Reclaim { .. }));
         assert_eq!(only_request(&scene.answer(Err(refused))), Op::Read);
@@ -1771,7 +1776,7 @@ fn hints_make_readings_earlier_at_limited_rate() {
         scene.now = scene.now + Duration::from_millis(1);
     }
     assert!((10..=20).contains(&readings), "{readings}");
-    // While the store is in trouble, a hint causes no reading.
+    // While the store is in trouble, a hint does not bring the next read forward.
     scene.now = scene.now + SECOND;
     assert_eq!(only_request(&scene.input(Input::Tick)), Op::Read);
     scene.answer(Err(unknown()));
@@ -1807,7 +1812,7 @@ fn hints_make_renewals_earlier_at_limited_rate() {
     scene.now = scene.now + SECOND;
     let hint = || Input::Hint(Hint::Look);
     assert!(matches!(only_request(&scene.input(hint())), Op::Renew { .. }));
-    // The renewal under way may have been sent too early to notice the change.
+    // The pending renewal may have been sent before the change that the hint reports, so another one must follow.
     assert_eq!(scene.input(hint()), []);
     let sent = scene.sent;
     scene.answer(Ok(Reply::Done));
@@ -1823,12 +1828,12 @@ fn hints_make_renewals_earlier_at_limited_rate() {
         scene.now = scene.now + Duration::from_millis(1);
     }
     assert!((10..=17).contains(&renewals), "{renewals}");
-    // While renewals fail, a hint does not make the next attempt earlier.
+    // While renewals fail, a hint does not bring the next attempt forward.
     scene.now = scene.now + SECOND;
     scene.input(hint());
     scene.answer(Err(unknown()));
     assert_eq!(scene.input(hint()), []);
-    // The answer to a hinted renewal is handled as usual.
+    // The node handles the answer to such an early renewal as usual.
     assert!(matches!(only_request(&scene.wakes()), Op::Renew { .. }));
     let effects = scene.answer(Err(StoreError::Lost("the file was moved".to_string())));
     assert!(matches!(effects[..], [Effect::Stop { .. }, Effect::Kill { .. }]), "{effects:?}");
@@ -1848,7 +1853,7 @@ fn leads(term: Term, age: Duration, place: Option<u32>) -> Input {
 }
 
 impl Scene {
-    /// Reads the same snapshot whenever a reading is due before `end`. Returns the times of the readings.
+    /// Answers every read that is due before `end` with the same snapshot. Returns the times of the reads.
     fn reads_until(&mut self, end: Time) -> Vec<Time> {
         let mut readings = Vec::new();
         while self.elector.next_wakeup().is_some_and(|wakeup| wakeup < end) || self.pending.is_some() {
@@ -1863,13 +1868,13 @@ impl Scene {
         readings
     }
 
-    /// Passes in a hint, and checks that it causes nothing except perhaps a reading or a survey.
+    /// Passes a hint to the elector, and checks that it has no effect except perhaps a read or a survey.
     fn hears(&mut self, hint: Input) {
         let effects = self.input(hint);
         assert!(effects.is_empty() || matches!(only_request(&effects), Op::Read | Op::Survey), "{effects:?}");
     }
 
-    /// Answers the pending reading with `read`, or the pending survey with `read` and `term`.
+    /// Answers the pending read with `read`, or the pending survey with `read` and `term`.
     fn sees(&mut self, read: Snapshot, term: Term) -> Vec<Effect> {
         let is_survey = self.asked_to_survey;
         self.answer(Ok(if is_survey { Reply::Surveyed { read, term, steering: None } } else { Reply::Read(read) }))
@@ -1884,13 +1889,13 @@ fn standby_reads_rarely_while_it_hears_its_leader() {
         scene.hears(leads(6, Duration::ZERO, None));
         readings += scene.reads_until(scene.now + D / 6).len();
     }
-    // About once in 10 s.
+    // The standby reads about once in 10 s.
     assert!((12..=20).contains(&readings), "{readings} in 150 s");
     let last = scene.now - D / 6;
     let after = scene.reads_until(scene.now + SECOND * 20);
     assert!(after[0] <= last + D / 3 + SECOND, "{last:?}, {after:?}");
     assert!(after.windows(2).all(|two| two[1].since(two[0]) <= SECOND * 3 / 2), "{after:?}");
-    // The announcement of an old renewal does not delay the readings.
+    // An announcement of an old renewal does not delay the next reads.
     scene.hears(leads(6, D / 3, None));
     assert!(scene.reads_until(scene.now + SECOND * 5).len() >= 3);
 }
@@ -1944,7 +1949,8 @@ fn survey_is_judged_like_reading_and_recall() {
         let asks = called().sees(marked(lease), 6);
         assert!(matches!(only_request(&asks), Op::Acquire { version: read, .. } if read == version), "{asks:?}");
     }
-    // The record is not marked yet, or a later term shows that an older record was restored.
+    // In the first case, the record is not marked yet. In the second case, a later term shows that an older record was
+    // restored.
     for (read, term) in [(object(LeaseState::Held, Some(record(6, "other"))), 6), (marked(LeaseState::Held), 7)] {
         let mut scene = called();
         assert_eq!(scene.sees(read, term), []);
@@ -1963,7 +1969,7 @@ fn survey_is_judged_like_reading_and_recall() {
         scene.answer(Err(error));
         assert!(matches!(scene.told[told..], [Report::StoreTrouble { asked: "recall", .. }]), "{:?}", scene.told);
     }
-    // A node without a module only reads.
+    // A node without a module never surveys: it only reads.
     let mut scene = following();
     scene.input(Input::Plan(Plan::default()));
     let from = record(6, "other").incarnation;
@@ -2048,11 +2054,11 @@ fn leader_announces_renewals_and_release_once_marked() {
 
 #[test]
 fn given_up_lease_is_requested_once_before_it_is_free() {
-    // The same applies to the lease of the node's own dead predecessor, which may have sent a release.
+    // The second case is the lease of this node's previous process, which may have sent a release before it died.
     for held in [LeaseState::Held, LeaseState::Reclaimable { holder: LeaseId::from_random(7) }] {
         let mut scene = Scene::new();
         let used = scene.acquires(marked(held));
-        // The release had not been carried out when the request arrived, but may have been since.
+        // The request arrived before the store carried out the release. The store may have released the lease since.
         let looks = scene.answer(Err(StoreError::Held));
         assert_eq!(only_request(&looks), Op::Read);
         for _ in 0..20 {
@@ -2117,7 +2123,8 @@ fn early_acquire_in_doubt_is_repeated_while_lease_is_held() {
     let mut scene = Scene::new();
     let asked = scene.acquires(marked(LeaseState::Held));
     assert_eq!(scene.answer(Err(unknown())), []);
-    // The earlier request may be carried out once the lease is released, and only its sender could use that lease.
+    // If the store carries out the earlier request once the lease is released, only this node can use the lease. So the
+    // node must repeat the request with the same id.
     for _ in 0..3 {
         let again = only_request(&scene.wakes());
         assert!(matches!(again, Op::Acquire { id, .. } if id == asked), "{again:?}");
@@ -2132,10 +2139,10 @@ fn early_acquire_in_doubt_is_repeated_while_lease_is_held() {
 fn term_written_ahead_is_not_served_after_lease_doubt() {
     let mut scene = Scene::leading();
     scene.input(Input::Plan(plan(1, None)));
-    // The next term is written, and the old instance is asked to stop but is not gone.
+    // The next term is written. The old instance has been asked to stop, but is not gone.
     let stopped = scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
     assert!(matches!(stopped[..], [Effect::Stop { next: Some(3), .. }]), "{stopped:?}");
-    // A renewal is sent in time, but its answer arrives only after the lease may have expired.
+    // A renewal is sent in time, but its answer arrives so late that the lease may have expired.
     while scene.pending.is_none() {
         scene.wakes();
     }
@@ -2153,7 +2160,7 @@ fn lease_length_read_in_doubt_is_remembered() {
     scene.answer(Err(unknown()));
     assert_eq!(only_request(&scene.wakes()), Op::Read);
     let longer = Record { lease: SECOND * 45, ..record(2, "other") };
-    // The object is then deleted, and the object that replaces it does not contain that length.
+    // The object is then deleted, and the object that replaces it does not contain the longer lease.
     scene.answer(Ok(Reply::Read(held("v5", longer))));
     assert_eq!(scene.reads(held("v9", record(3, "other"))), []);
     let Op::Create { record } = only_request(&scene.reads(Snapshot::Nothing)) else { panic!("nothing is created") };
@@ -2169,8 +2176,8 @@ fn tried_term_may_have_been_anothers() {
         scene.answer(Err(StoreError::Lost("the lease was broken".to_string())));
         scene
     };
-    // Another node led that term under a longer lease than any recorded one. The record was then deleted, or replaced
-    // by an older one.
+    // Another node led term 4, under a longer lease than any recorded one. The record was then deleted, or replaced by
+    // an older one.
     let mut scene = tries_term_4();
     scene.acquires(object(LeaseState::Broken, Some(record(3, "other"))));
     let acquired = scene.now;
@@ -2245,8 +2252,8 @@ fn times_follow_from_lease() {
         )
     );
     assert_eq!(timing(SECOND * 12).try_timeout(), SECOND);
-    // The store must answer within half of the timeout. If no lease allows that, it must answer within the longest
-    // timeout.
+    // A lease is long enough if the store answers within half of its timeout. If no lease is long enough, it suffices
+    // that the store answers within the longest timeout.
     for (took, lease) in [(50, Some(2)), (500, Some(12)), (1_000, Some(24)), (1_999, Some(24)), (2_000, None)] {
         assert_eq!(
             Timing::lease_for(millis(took), (SECOND * 2, SECOND * 60)),
@@ -2323,7 +2330,7 @@ fn acquire_may_be_withheld_only_before_it_is_sent() {
         scene.answer(Err(unknown()));
         assert!(!within_quota(&scene.wakes()), "the lease may be held under this id");
     }
-    // If no other node takes the lease, this node finally requests it even if its host has reached its leadership
+    // If no other node takes the lease, this node requests it in the end, even if its host has reached its leadership
     // quota.
     let mut scene = Scene::new();
     let free = object(LeaseState::Free, Some(record(6, "other")));
@@ -2350,7 +2357,7 @@ fn leader_stops_for_ineligibility_and_tells_guest_why() {
         assert!(matches!(only_request(&scene.marks(&marking)), Op::Release { .. }));
         scene.answer(Ok(Reply::Done));
         assert_eq!(scene.reads(object(LeaseState::Free, Some(record(7, "this")))), [], "{cause:?}");
-        // It leads again as soon as nothing prevents it.
+        // The node leads again once there is no longer a reason not to lead.
         scene.input(Input::Eligibility(Eligibility::default()));
         assert_eq!(scene.elector.ineligible(), None);
         scene.acquires(object(LeaseState::Free, Some(record(7, "this"))));
@@ -2429,7 +2436,7 @@ fn transfer_without_successor_ends_early_and_is_taken_back() {
             }
         }
         assert_eq!(scene.now, given_up + SECOND * 4);
-        // The command is still in force, but has ended for this node.
+        // The transfer command is still in force, but no longer makes this node ineligible.
         scene.input(Input::Eligibility(transfer));
         assert_eq!(scene.elector.ineligible(), None);
         let effects = scene.reads(free);
@@ -2505,16 +2512,16 @@ struct Scene {
     pending: Option<RequestId>,
     /// True if `pending` is a write.
     asked_to_write: bool,
-    /// True if `pending` is a reading.
+    /// True if `pending` is a read.
     asked_to_read: bool,
-    /// True if `pending` is a recall. `recalled` is the answer to a recall after a wait.
+    /// True if `pending` is a recall. After a wait, the answer to it is `recalled`.
     asked_to_recall: bool,
     asked_to_survey: bool,
     recalled: Result<Term, StoreError>,
     /// The time at which the last acquire or renewal was sent.
     sent: Time,
     told: Vec<Report>,
-    /// Messages to other nodes.
+    /// The messages that the elector has sent to other nodes.
     words: Vec<Word>,
 }
 
@@ -2594,7 +2601,7 @@ impl Scene {
         scene
     }
 
-    /// Renews for `length` without trouble, and returns the other effects.
+    /// Lets `length` pass while all renewals succeed. Returns the other effects.
     fn goes_on_for(&mut self, length: Duration) -> Vec<Effect> {
         let until = self.now + length;
         let mut done = Vec::new();
@@ -2623,7 +2630,7 @@ impl Scene {
         }
     }
 
-    /// Passes an input in, and returns the effects, without reports and messages.
+    /// Passes an input to the elector, and returns the effects except reports and messages.
     fn input(&mut self, input: Input) -> Vec<Effect> {
         self.inputs += 1;
         assert!(self.inputs < 20_000, "the scene never ends: {:?}", self.told);
@@ -2659,14 +2666,15 @@ impl Scene {
         self.input(Input::Answer { id, result })
     }
 
-    /// Checks that the only request marks the record as released, answers it, and returns the effects.
+    /// Checks that the only request marks the record as released. Answers this request, and returns the effects of the
+    /// answer.
     fn marks(&mut self, effects: &[Effect]) -> Vec<Effect> {
         only_request(effects);
         assert!(written_record(effects).released, "{effects:?}");
         self.answer(Ok(Reply::Version(Version("v-marked".to_string()))))
     }
 
-    /// Sleeps until the next wake-up.
+    /// Advances time to the next wake-up.
     fn wakes(&mut self) -> Vec<Effect> {
         self.now = self.elector.next_wakeup().expect("something is due").max(self.now);
         self.input(Input::Tick)
@@ -2701,7 +2709,7 @@ impl Scene {
     }
 
     /// Makes a standby read a free lease until the standby requests it. Returns the time of the request and the time of
-    /// the first reading that showed the lease as free.
+    /// the first read that showed the lease as free.
     fn polls_until_requested(&mut self) -> (Time, Time) {
         let free = object(LeaseState::Free, Some(record(6, "other")));
         let mut seen_free = None;
@@ -2715,7 +2723,7 @@ impl Scene {
         }
     }
 
-    /// Answers the pending request without trouble. Without one, sleeps until the next wake-up.
+    /// Answers the pending request successfully. If none is pending, advances time to the next wake-up.
     fn goes_on(&mut self) -> Vec<Effect> {
         match self.pending {
             Some(_) if self.asked_to_write => self.answer(Ok(Reply::Version(Version("v2".to_string())))),
@@ -2725,7 +2733,7 @@ impl Scene {
         }
     }
 
-    /// Renews without trouble until a term is written, and returns its record.
+    /// Keeps renewing successfully until a term is written, and returns the term's record.
     fn run_until_written(&mut self) -> Record {
         loop {
             let effects = self.goes_on();
@@ -2737,7 +2745,7 @@ impl Scene {
     }
 }
 
-/// A snapshot for a standby's reading. A free lease was released by its last holder.
+/// A snapshot for a standby. If the lease is free, its last holder released it.
 fn object(lease: LeaseState, record: Option<Record>) -> Snapshot {
     let record = record.map(|record| Record { released: lease == LeaseState::Free, ..record });
     Snapshot::Object { lease, version: Version("v1".to_string()), record }
@@ -2749,12 +2757,12 @@ fn marked(lease: LeaseState) -> Snapshot {
     Snapshot::Object { lease, version: Version("v1".to_string()), record }
 }
 
-/// A snapshot with a free lease. The record says whether the last holder released it.
+/// A snapshot with a free lease. The record shows whether the last holder released it.
 fn freed(record: Record) -> Snapshot {
     Snapshot::Object { lease: LeaseState::Free, version: Version("v1".to_string()), record: Some(record) }
 }
 
-/// A snapshot for a holder's reading: the lease is held.
+/// A snapshot for a holder: the lease is held.
 fn held(version: &str, record: Record) -> Snapshot {
     Snapshot::Object { lease: LeaseState::Held, version: Version(version.to_string()), record: Some(record) }
 }

@@ -1,4 +1,5 @@
-//! Runs libFuzzer on one of the host's readers of untrusted bytes, named by `BATON_FUZZ_READER`: see `make fuzz`.
+//! Runs libFuzzer on one of the host's readers of untrusted bytes. `BATON_FUZZ_READER` names the reader. See `make
+//! fuzz`.
 
 #![no_main]
 

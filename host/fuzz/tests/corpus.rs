@@ -7,7 +7,7 @@ use std::fs;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
-/// Number of prefixes that are tried for a file.
+/// Maximum number of prefixes that are tried for each file, in addition to the whole file.
 const BEGINNINGS: usize = 256;
 
 fn corpus() -> PathBuf {

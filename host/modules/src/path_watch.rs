@@ -89,7 +89,7 @@ mod tests {
         assert!(decide.eq([&*base.join("a/b"), &base.join("c")]));
         assert_eq!(way.end, base.join("c/file"));
 
-        // Parts that do not exist are kept as they are written.
+        // Path components that do not exist stay as they are.
         let way = PathLookups::to(&base.join("a/b/link/../none/file")).unwrap();
         assert_eq!(way.end, base.join("none/file"));
         assert_eq!(PathLookups::to(Path::new("/")).unwrap().end, Path::new("/"));

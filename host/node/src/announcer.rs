@@ -391,7 +391,7 @@ mod tests {
     #[tokio::test]
     async fn announcement_stays_when_nothing_else_names_its_term() {
         let bench = Bench::start(store());
-        // The store has no lease record, as after its deletion or before an older copy is restored.
+        // The store has no lease record, as if an operator had deleted the record, perhaps to restore an older copy.
         bench.becomes(7, None);
         bench.announced(|said| said.term == 7).await;
         // The node shuts down before it has announced this term.
@@ -406,10 +406,10 @@ mod tests {
         let (store, election) = (store(), ElectionName::new("job").unwrap());
         let before = Announcement { term: 7, ..Announcement::now("a", "0", "", vec![], None) };
         store.announce(&election, "a", before.encode()).await.unwrap();
-        // As long as the previous announcement cannot be read, it is not overwritten.
+        // The node must not overwrite its previous announcement before it has read it. The first read fails.
         store.fail_next(Fault::LoseRequest);
         let bench = Bench::start(store);
-        // The new incarnation has not yet seen a term of this election.
+        // The new incarnation has not seen a term of this election, but announces the term of the previous incarnation.
         bench.announced(|said| said.incarnation == "1").await;
         bench.announced(|said| said.term == 7).await;
         for (seen, named) in [(3, 7), (8, 8), (2, 8)] {

@@ -629,7 +629,8 @@ mod tests {
             joined(&["baton", "push", "x.wasm", "job", "--create", "yes"]),
             "baton push x.wasm job --create=yes"
         );
-        // MODULE and the values of other flags are not joined.
+        // A MODULE that follows a switch is not joined to the switch. Nor is the value of another flag joined to its
+        // flag.
         assert_eq!(joined(&["baton", "run", "--preempt", "x.wasm"]), "baton run --preempt x.wasm");
         assert_eq!(joined(&["baton", "run", "--node", "on", "x.wasm"]), "baton run --node on x.wasm");
     }

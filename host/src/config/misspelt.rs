@@ -66,9 +66,9 @@ mod tests {
             "BATON_IMAGE_TAG",
             // Baton sets this variable for instances.
             "BATON_TERM",
-            // The source of a secret.
+            // In this test, the host reads a secret from this variable.
             "BATON_STORES",
-            // Spelled correctly.
+            // These names are spelled correctly, or do not have the prefix `BATON_`.
             "BATON_NODE",
             "BATON_STORE_CONNECTION_STRING",
             "LEASE",

@@ -42,7 +42,7 @@ impl Case {
     }
 }
 
-/// Returns the value and the origin of a setting in the table of `--print-config`.
+/// Returns the value and the origin of a setting, as the table of `--print-config` shows them.
 fn shown(config: &Config, key: Key) -> (String, String) {
     let row = config.rows.iter().find(|row| row.key == key).unwrap_or_else(|| panic!("no row for {}", key.name()));
     (row.value.clone(), row.origin.show(key).to_string())
@@ -56,8 +56,8 @@ const PINS: [&str; 4] = [
     "sha256:000000000000000000000000000000000000000000000000000000000000000b",
 ];
 
-/// Different values for each setting: in the flag, the variable, the coordinator's table and at the top of the file,
-/// and the default.
+/// Each setting with four different values: for the flag, for the variable, for the coordinator's table and for the top
+/// of the file. The last element is the default.
 const SETTINGS: [(Key, [&str; 4], &str); 33] = [
     (Key::Store, ["sqlite:/f", "sqlite:/v", "", "sqlite:/g"], "sqlite:HOME/.local/state/baton"),
     (Key::Create, ["true", "false", "", "true"], "false"),

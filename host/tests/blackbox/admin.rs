@@ -1,4 +1,5 @@
-//! The answers of a node's admin endpoint to probes, load balancers and scrapers while the node's state changes.
+//! Answers that a node's admin endpoint gives to probes, load balancers and metric scrapers while the node's state
+//! changes.
 
 use std::collections::HashSet;
 use std::io::{self, Read as _, Write as _};
@@ -35,7 +36,7 @@ scenarios! {
     with_crashes: [each_node_reports_leader_and_readiness],
 }
 
-/// Number of connections to open: more than a host has file descriptors for.
+/// Number of connections to open. It is higher than the number of file descriptors that a host may have open.
 const CONNECTIONS: usize = 5000;
 
 fn body_json(answer: &Answer) -> Value {
@@ -158,7 +159,7 @@ fn swap_gap_is_timed_and_module_is_reported(fleet: Fleet) {
     };
     let node = fleet.launch_from("alpha", format!("store://{ELECTION}"), &[("--lease", "60s")]).start();
     let at = Endpoint::of(&node);
-    // A node is ready before the first push, so that a rolling update does not wait for one.
+    // A node is ready before the first push, so that a rolling update does not have to wait for a push.
     at.ask_until("/readyz", 200);
     let module = |digest: &str| series("baton_module_info", &format!("digest=\"{digest}\""));
     let first = build(1);
@@ -174,7 +175,8 @@ fn swap_gap_is_timed_and_module_is_reported(fleet: Fleet) {
     fleet.check_promises();
 }
 
-/// Replaces the hosts one after another, each as soon as the previous new host is ready. All hosts stay live.
+/// Replaces the hosts one after another. Stops each old host only after the previous new host has become ready. All
+/// running hosts stay live.
 #[test]
 fn rolling_update_proceeds_without_leadership() {
     let fleet = Fleet::new(Store::sqlite());
@@ -193,14 +195,14 @@ fn rolling_update_proceeds_without_leadership() {
     let last = fleet.journal.events().iter().map(|event| event.term).max().expect("terms");
     let beat = fleet.beat("one of the new nodes to lead", |event| ["delta", "epsilon", "zeta"].contains(&&*event.from));
     assert!(beat.term >= last);
-    // The leader was replaced last, so there was only one election after the first one.
+    // The leader was replaced last, so the update caused only one more election.
     let leaders: HashSet<String> =
         fleet.journal.events().into_iter().filter(|event| event.name == "elected").map(|event| event.from).collect();
     assert_eq!(leaders.len(), 2, "{leaders:?}");
     fleet.check_promises();
 }
 
-/// Starts and stops the hosts in the order of a rolling update with the Kubernetes manifests.
+/// Starts and stops the hosts in the order that a rolling update with the Kubernetes manifests uses.
 #[test]
 fn update_takes_one_election_when_new_hosts_start_first() {
     let fleet = Fleet::new(Store::sqlite());
@@ -210,7 +212,7 @@ fn update_takes_one_election_when_new_hosts_start_first() {
     for node in &new {
         Endpoint::of(node).ask_until("/readyz", 200);
     }
-    // The leader stops last: otherwise an old host that still runs might win the election.
+    // The leader stops last. Otherwise, an old host that is still running might win the election.
     for node in &mut old {
         assert_eq!(node.terminate().code(), Some(0));
     }
@@ -300,7 +302,8 @@ fn effects(kind: &str, result: &str) -> String {
     series("baton_effects_total", &format!("kind=\"{kind}\",result=\"{result}\""))
 }
 
-/// Freezes the threads of the host and the runner that would end the instance, so that only the gate stops the effects.
+/// Freezes the threads that would end the instance, both in the host and in the runners. So only the gate can stop the
+/// instance's effects.
 #[test]
 fn effects_after_deadline_are_counted_as_refused() {
     let fleet = Fleet::new(Store::sqlite());
@@ -395,8 +398,8 @@ fn host_is_not_live_when_control_threads_hang() {
     freeze(&beta, "control");
     let supervisor = format!("the supervisor of {ELECTION} has made no progress for ");
     let names = ["the control runtime has made no progress for ", &supervisor];
-    // The delay counts from each thread's own last beat, so the probe may name one of the two a second before the
-    // other.
+    // Each thread's delay is measured from that thread's last beat. So the probe may name one of the two threads up to
+    // a second before the other.
     until("/livez to name both", || {
         let answer = at.ask_until("/livez", 503);
         let lines: Vec<&str> = answer.body.lines().collect();
@@ -416,7 +419,7 @@ fn host_is_not_live_when_watchdog_is_late() {
     assert!(answer.body.starts_with("the watchdog is ") && answer.body.ends_with(" s late\n"), "{answer:?}");
 }
 
-/// Threads sleep until an absolute time, so the time for which the process is stopped counts as sleep.
+/// A thread sleeps until an absolute time, so the time for which the process is stopped counts as part of the sleep.
 #[test]
 fn stopped_host_is_live_again_when_it_resumes() {
     let fleet = Fleet::new(Store::sqlite());
@@ -425,7 +428,7 @@ fn stopped_host_is_live_again_when_it_resumes() {
     let at = Endpoint::of(&alpha);
     assert_eq!(at.ask("/livez").status, 200);
     alpha.pause_host();
-    // The pause is longer than the control threads may go without progress.
+    // The pause is longer than the time that a control thread may spend without making progress.
     std::thread::sleep(Duration::from_secs(22));
     alpha.resume();
     at.ask_until("/livez", 200);
@@ -503,7 +506,7 @@ fn probes_are_answered_despite_held_connections_and_garbage() {
     let fleet = Fleet::new(Store::sqlite());
     let (mut node, term) = fleet.leader("alpha");
     let at = Endpoint::of(&node);
-    // The test keeps about 500 of these connections open. The host has already closed most of them.
+    // The test keeps its end of about 500 connections open, although the host closes most of them at its end.
     let mut held = Vec::new();
     for number in 0..CONNECTIONS {
         let Ok(mut stream) = TcpStream::connect(at.0) else { continue };
@@ -513,7 +516,7 @@ fn probes_are_answered_despite_held_connections_and_garbage() {
             2 => b"",
             _ => b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\nx",
         };
-        // The host may have closed the connection.
+        // Ignores errors, because the host may have closed the connection.
         let _ = stream.write_all(sent);
         held.push(stream);
         if held.len() > 500 {
@@ -590,11 +593,11 @@ fn status_is_served_locally_and_remotely_with_token_and_tls() {
         if nodes[0]["runs"].is_string() { Ok(nodes) } else { Err(nodes) }
     });
     assert_eq!((&nodes[0]["node"], &nodes[0]["election"]), (&"alpha".into(), &ELECTION.into()), "{nodes}");
-    // DNS rebinding: a page in a browser has pointed its own name at this address.
+    // DNS rebinding: a web page has made its own domain name resolve to this address, so its requests carry that name.
     let rebound = here.ask_as("evil.example", "/v1/elections");
     assert_eq!(rebound.status, 403, "{rebound:?}");
 
-    // Over TLS as over plain HTTP, a request from this machine needs no token.
+    // A request from this machine needs no token, whether it uses plain HTTP or TLS.
     let secure = tls(here, "GET /v1/elections HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n");
     assert!(secure.starts_with("HTTP/1.1 200 OK") && secure.contains(ELECTION), "{secure}");
     let Some(other) = own_address() else { return skipped::skipped("this machine has only a loopback address") };

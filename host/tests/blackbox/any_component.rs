@@ -13,12 +13,13 @@ use crate::modules;
 use crate::node::{Event, Finished, Launch, baton, finish};
 use crate::store::Store;
 
-/// Returns the program that does not use Baton's interfaces, as a component and as a core module for WASI preview 1.
+/// Returns a program that does not use Baton's interfaces, built as a component and as a core module for WASI preview
+/// 1.
 fn programs() -> [PathBuf; 2] {
     [guests::program(), guests::program_for_preview1()]
 }
 
-/// Prepares a node that runs `module` with a behavior.
+/// Prepares a node that runs `module`. The environment variable `BEHAVIOUR` selects what the module does.
 fn launch(fleet: &Fleet, module: &Path, behaviour: &str) -> Launch {
     Launch::run("alpha", fleet.home.path(), &fleet.journal)
         .arg(module)
@@ -140,7 +141,7 @@ fn command_output_counts_as_progress_and_silence_as_stall() {
         .flag("--stall-after", "2s")
         .flag("--grace", "300ms")
         .start();
-    // Before that line, the program prints lines for longer than `--stall-after`.
+    // Before this last line, the program prints other lines for longer than `--stall-after`.
     let last = fleet.beat("the last line", |event| event.text("line") == "from here on, silence");
     let stopping = node.after(last.term - 1, "stopping");
     assert_eq!((stopping.text("reason"), stopping.term), ("step-down", last.term), "{stopping:?}");
@@ -166,8 +167,8 @@ fn version_is_rejected_when_its_instance_never_starts() {
     let home = fleet.home.path();
     let (file, next) = (home.join("current.wasm"), home.join("next.wasm"));
     std::fs::copy(Guest::Beats.module(), &file).expect("copied");
-    // The next version's instance never starts. The probation does not end before the instance has started, so this
-    // version cannot pass it.
+    // A version passes its probation only after its instance has started. The next version's instance never starts, so
+    // that version fails.
     let node = fleet.launch_from("alpha", &file, &[("--probation", "2s")]).start();
     fleet.beat_above(0);
     let never = modules::component("(func $never (loop (br 0))) (start $never)", "wasi:cli/run@0.2.0");
@@ -214,7 +215,7 @@ fn check_reports_kind_of_module() {
         let text = check(&module, &[]);
         let line = text.stdout.lines().find(|line| line.starts_with("  kind")).expect("a line with the kind");
         assert!(line.contains(kind) && line.contains(says), "{line}");
-        // The digest is the file's own, even if the core module was wrapped as a component.
+        // The digest is that of the file, even if the file is a core module that was wrapped as a component.
         let sum = std::process::Command::new("sha256sum").arg(&module).output().expect("sha256sum").stdout;
         let sum = String::from_utf8_lossy(&sum).into_owned();
         let digest = report["digest"].as_str().and_then(|digest| digest.strip_prefix("sha256:"));
@@ -240,7 +241,7 @@ fn component_with_both_exports_runs_as_coordinator() {
     assert!(ended.text("message").contains("TASK"), "{ended:?}");
 }
 
-/// Checks that `check` and `run` refuse the core module, and that their errors contain all of `says`.
+/// Checks that `check` and `run` refuse the core module `text`, and that their errors contain all of `says`.
 #[track_caller]
 fn refused(text: &str, says: &[&str]) {
     let folder = tempfile::tempdir().expect("a folder");
@@ -308,7 +309,7 @@ fn start_function_runs_only_in_a_term() {
         (instance $main (export "run" (func $main)))
         (export "wasi:cli/run@0.2.9" (instance $main))
     )"#;
-    // A busy machine may be slow, so one quick try of 10 is enough.
+    // On a busy machine, a rehearsal may be slow, so it is enough if one of 10 is quick.
     let quick = (0..10).any(|_| {
         let fleet = Fleet::new(Store::sqlite());
         let module = fleet.home.path().join("starts.wasm");
@@ -348,7 +349,8 @@ fn name_is_reported_mangled_when_its_demangled_form_explodes() {
     assert!(ended.text("message").contains(&name), "{ended:?}");
 }
 
-/// A component that fails fatally with the message TASK as a coordinator, and succeeds as a command.
+/// A component that can run in two ways. As a coordinator, it fails fatally with the message TASK. As a command, it
+/// succeeds.
 const BOTH: &str = r#"
 (component
   (core module $code

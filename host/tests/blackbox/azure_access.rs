@@ -1,4 +1,5 @@
-//! A storage account at its own endpoint, and credentials with limited permissions.
+//! Access to Azure storage: an account whose endpoint comes from the connection string, and credentials with limited
+//! permissions.
 
 use azure_storage::shared_access_signature::service_sas::BlobSasPermissions;
 
@@ -32,7 +33,7 @@ fn connection_string_sets_endpoint_of_account() {
     let status = command(&fleet, &by_key, &["status", ELECTION, "--output=json"]);
     assert_eq!(status.code, Some(0), "{status:?}");
     assert_eq!((&status.json()[0]["node"], &status.json()[0]["term"]), (&"alpha".into(), &term.into()), "{status:?}");
-    // The store at the emulator's own URL has the same election.
+    // The same election is visible through the store's URL for the emulator.
     assert_eq!(fleet.status()["term"], term);
     assert_eq!(alpha.terminate().code(), Some(0));
     fleet.check_promises();
@@ -51,7 +52,7 @@ fn enough() -> BlobSasPermissions {
     BlobSasPermissions { read: true, write: true, create: true, add: true, list: true, ..Default::default() }
 }
 
-/// Words in the message that access to the container is denied.
+/// Words that the error message contains when access to the container is denied.
 const FORBIDDEN: [&str; 3] = ["AuthorizationPermissionMismatch", "container fleet", "the rights"];
 
 #[test]
@@ -70,7 +71,8 @@ fn signature_without_write_is_reported_once_and_node_waits() {
     for word in FORBIDDEN {
         assert!(first.raw.contains(word), "no `{word}` in {first:?}");
     }
-    // Meanwhile, a node with write permission leads. The first node has read permission, so it follows.
+    // Meanwhile, a node with write permission leads. The first node has read permission, so it becomes that leader's
+    // standby.
     let mut beta = node(&fleet, "beta", &by_sas(enough()));
     let term = fleet.beat_above(0).term;
     alpha.event("to follow beta", |event| event.name == "standby" && event.text("reason").contains("beta"));
@@ -123,7 +125,7 @@ fn signature_without_read_shows_no_status() {
         }
     };
     forbidden(status(BlobSasPermissions { read: false, ..enough() }, &[ELECTION]));
-    // The status of a single election can be read without a list of the elections.
+    // Reading the status of a single election does not require permission to list the elections.
     let unlisted = BlobSasPermissions { list: false, ..enough() };
     forbidden(status(unlisted, &[]));
     let one = status(BlobSasPermissions { list: false, ..enough() }, &[ELECTION]);

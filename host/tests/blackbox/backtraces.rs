@@ -1,4 +1,4 @@
-//! The failure message of an instance: the backtrace that it contains, and its length.
+//! The failure message of an instance: its length, and the backtrace in it.
 
 use crate::fleet::Fleet;
 use crate::guests::Guest;
@@ -7,7 +7,8 @@ use crate::store::Store;
 #[test]
 fn recursive_function_is_named_once_in_backtrace() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Recurses);
-    // The host does not pass this variable to its compiler process. The compiled code must still be valid for the host.
+    // The host does not pass this variable to its compiler process. The host must still accept the code that this
+    // process compiles.
     let node = fleet.launch("alpha").env("WASMTIME_BACKTRACE_DETAILS", "1").start();
     let ended = node.after(0, "ended");
     let message = ended.text("message");

@@ -59,7 +59,7 @@ fn unfit(module: &Path, says: &[&str]) {
     }
 }
 
-/// Checks that a host reports a problem of its store and keeps running.
+/// Checks that a host reports a problem with its store and keeps running.
 fn stays_and_says(node: &mut Node, says: &[&str]) {
     node.event(&format!("a complaint with {says:?}"), |event| {
         ["WARN", "ERROR"].contains(&event.text("level").to_uppercase().as_str())
@@ -284,8 +284,8 @@ fn wrong_account_key_is_reported_and_never_logged() {
     assert!(!log.contains(key), "a key is never logged: {log}");
 }
 
-/// A host inherits the ignored and blocked signals of its parent, for example of a supervisor, or of a shell that runs
-/// `trap '' CHLD; exec baton …`.
+/// A host inherits the set of ignored and blocked signals from its parent. The parent may be a supervisor, or a shell
+/// that runs `trap '' CHLD; exec baton …`.
 #[test]
 fn instance_end_is_noticed_when_parent_blocks_signals() {
     let fleet = Fleet::new(Store::sqlite());

@@ -47,7 +47,8 @@ fn print_config_shows_values_with_origins_and_writes_nothing() {
     let arguments = ["run", "my_job.wasm", "--print-config", "--node=n1", "--store=azure://acct/box"];
     let output = baton(folder.path(), &[("BATON_GRACE", "3s")], &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    // The widths of the columns depend on their contents, and one path differs in each run.
+    // Collapses the padding between columns, because the column widths depend on the path of the test's temporary
+    // folder.
     let table: Vec<String> =
         stdout(&output).lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     let cache = format!("cache {}/.cache/baton default", folder.path().display());

@@ -12,7 +12,7 @@ use crate::modules;
 use crate::node::{Journal, Launch, baton, finish, until};
 use crate::store::Store;
 
-/// All keys of an election in `baton status --output=json`, which are always present.
+/// The keys of each election in `baton status --output=json`. All of them are always present.
 const KEYS: [&str; 11] =
     ["election", "lease", "term", "node", "since", "module", "outcome", "failures", "suspended", "labels", "usage"];
 
@@ -109,7 +109,7 @@ fn commands_name_the_process_that_locks_the_store() {
     let pushed = fleet.command(&["push", &module, ELECTION]);
     assert_eq!(pushed.code, Some(0), "{pushed:?}");
     let (home, url, folder) = (fleet.home.path(), fleet.store.url(), fleet.store.folder());
-    // The commands run in parallel, because each of them takes until its timeout.
+    // The commands run in parallel, because each of them runs until its timeout.
     let check_holder_is_named = |locked: &[&str], commands: &[(&[&str], &str)]| {
         let locks = locked.iter().map(|name| {
             let connection = Connection::open(folder.join(name)).expect("the file");
@@ -127,7 +127,8 @@ fn commands_name_the_process_that_locks_the_store() {
                 commands.iter().map(|(args, file)| (scope.spawn(move || run(args)), args, file)).collect();
             for (started, args, file) in runs {
                 let mut finished = started.join().expect("the command does not panic");
-                // On a busy machine, a command may time out before SQLite reports the lock.
+                // On a busy machine, a command may time out before SQLite reports the lock. In that case, the command
+                // runs again.
                 until("the lock to be named", || {
                     let holder = format!("process {} (", std::process::id());
                     let is_named = [*file, &holder].iter().all(|word| finished.stderr.contains(word));
@@ -200,7 +201,8 @@ fn rerun_and_status_fail_for_unknown_election() {
     }
 }
 
-/// The first process of a container must handle SIGTERM itself, because the kernel's default action does not end it.
+/// A host may be the first process of a container. SIGTERM does not end that process by default, so the host must
+/// handle the signal itself, even while it compiles.
 #[test]
 fn host_that_compiles_its_module_shuts_down_cleanly() {
     let fleet = Fleet::new(Store::sqlite());
@@ -213,7 +215,8 @@ fn host_that_compiles_its_module_shuts_down_cleanly() {
     fleet.check_promises();
 }
 
-/// Runs the first command that a new user runs. Environment variables set what the guest and this test need.
+/// Runs the first command that a new user would run. The other settings that the guest and the test need come from
+/// environment variables.
 #[test]
 fn run_needs_only_the_module() {
     let home = tempfile::tempdir().expect("a folder");
@@ -246,8 +249,8 @@ fn sockets_of_other_processes_do_not_delay_status() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Beats);
     let _node = fleet.node("alpha");
     fleet.beat_above(0);
-    // Sockets whose names look like those of hosts and sort before them. Their backlogs are full, and no process
-    // accepts connections.
+    // These sockets have names that look like the names of hosts' sockets, and that sort before them. Their backlogs
+    // are full, and no process accepts their connections.
     let user = rustix::process::geteuid().as_raw();
     let full: Vec<_> = (0..20)
         .map(|n| {

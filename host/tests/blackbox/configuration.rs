@@ -16,7 +16,7 @@ fn fleet(guest: Guest) -> Fleet {
     Fleet::new(Store::sqlite()).with(guest)
 }
 
-/// Waits for the line in which the guest prints its configuration, with all of `words` in it.
+/// Waits for a line of the guest's printed configuration that contains all of `words`.
 fn config_line(fleet: &Fleet, words: &[&str]) -> Event {
     fleet.beat(&format!("a line with {words:?}"), |event| words.iter().all(|word| event.text("line").contains(word)))
 }

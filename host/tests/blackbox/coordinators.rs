@@ -61,7 +61,8 @@ fn beats_beside_table(other: &str, starts: impl FnOnce(Launch) -> Launch, did: i
 #[test]
 fn coordinators_start_together_on_a_new_store() {
     const MANY: usize = 8;
-    // If no coordinator waited for the new store, one of them would read it too early in about half of the starts.
+    // If the coordinators did not wait until the new store has been created, one of them would read it too early in
+    // about half of the starts. So the test makes 6 starts.
     for _ in 0..6 {
         let store = Store::sqlite();
         let home = tempfile::tempdir().expect("a folder");
@@ -108,7 +109,8 @@ fn flood_displaces_no_lines_of_another_when_log_is_unread() {
     );
     fs::write(home.path().join("baton.toml"), config).expect("the file is written");
     let journal = Journal::default();
-    // The test chooses the port, because it does not read the log, which would report a port of the node's choice.
+    // The test chooses the port. If the node chose it, the test would have to read the log to find it, but the log must
+    // stay unread.
     let at = Endpoint::free();
     let mut node = Launch::run("alpha", home.path(), &journal).flag("--admin", at.0.to_string()).start_unread();
     let scraped = |name: &str, least: f64| {
@@ -131,7 +133,8 @@ fn flood_displaces_no_lines_of_another_when_log_is_unread() {
     journal.wait("eight lines of the log", |events| (events.iter().filter(is_log).count() >= 8).then_some(()));
     journal.event("the lost lines of the flood", |event| is_event_of(event, "output_dropped", "floods"));
     assert_eq!(node.terminate().code(), Some(0));
-    // While it exits, a host writes lines for only half a second. The last lines wait behind the flood and may be lost.
+    // A host that exits writes its queued lines for at most half a second more. The last lines are queued behind the
+    // flood and may be lost. The host reports that loss with a different reason, so the check below ignores it.
     let is_displaced =
         |event: &Event| is_event_of(event, "output_dropped", "logs") && event.text("reason").contains("faster");
     let lost = journal.events().into_iter().find(is_displaced);
@@ -171,7 +174,7 @@ fn each_runner_has_memory_limit_in_delegated_control_group() {
     assert_eq!(read(&group.0.join("cgroup.procs")), "", "a divided group contains no processes");
     assert!(read(&group.0.join("host/cgroup.procs")).lines().any(|pid| *pid == node.pid().to_string()));
     let runners = group.0.join("runners");
-    // The groups of the current runner and, once it is ready, of the next term's runner.
+    // Returns the group of the current runner and, once the next term's runner is ready, that runner's group, too.
     let limited = || -> Vec<PathBuf> {
         let groups = fs::read_dir(&runners).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
         let has_limit = |group: &Path| read(&group.join("memory.max")).trim().parse::<u64>().is_ok();
@@ -186,8 +189,8 @@ fn each_runner_has_memory_limit_in_delegated_control_group() {
         );
         assert_eq!(read(&group.join("cgroup.procs")).trim(), group.file_name().and_then(|name| name.to_str()).unwrap());
     }
-    // These limits are below the runners' memory use, so the kernel kills the runners. The event `ended` reports the
-    // cause.
+    // Sets limits below the runners' memory use, so that the kernel kills the runners. The event `ended` must report
+    // the cause.
     for group in limited() {
         let _ = fs::write(group.join("memory.max"), "0");
     }
@@ -204,13 +207,13 @@ fn each_runner_has_memory_limit_in_delegated_control_group() {
 struct ControlGroup(PathBuf);
 
 impl ControlGroup {
-    /// Creates a group with a memory limit in bytes. If this process may not, reports the test as skipped and returns
-    /// `None`.
+    /// Creates a group with a memory limit in bytes. If this process lacks the permission, reports the test as skipped
+    /// and returns `None`.
     fn with_memory(bytes: u64) -> Option<Self> {
         // Tries version 1 of control groups, then version 2.
         for (root, limit) in [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")] {
             let group = Self(Path::new(root).join(format!("baton-{}", std::process::id())));
-            // An earlier test process with the same id may have been killed and have left its group.
+            // If an earlier test process with the same id was killed, its group still exists.
             let _ = fs::remove_dir(&group.0);
             if fs::create_dir(&group.0).is_ok() {
                 // Disables swap, which would delay the kill.
@@ -227,8 +230,8 @@ impl ControlGroup {
         None
     }
 
-    /// Creates a group of version 2 and delegates it to the host that runs in it, as systemd does. If this process may
-    /// not, reports the test as skipped and returns `None`.
+    /// Creates a group of version 2 and delegates it to the host that runs in it, as systemd does. If this process
+    /// lacks the permission, reports the test as skipped and returns `None`.
     fn delegated() -> Option<Self> {
         let group = Self(Path::new("/sys/fs/cgroup").join(format!("baton-delegated-{}", std::process::id())));
         let _ = fs::remove_dir(&group.0);
@@ -244,12 +247,12 @@ impl ControlGroup {
         None
     }
 
-    /// A shell command that moves the shell into the group.
+    /// Returns a shell command that moves the shell into the group.
     fn enter(&self) -> String {
         format!("echo $$ > {}/cgroup.procs", self.0.display())
     }
 
-    /// The number of processes of the group that the kernel has killed for lack of memory.
+    /// Returns how often the kernel has killed a process of the group because the group ran out of memory.
     fn kills(&self) -> u64 {
         let events = ["memory.oom_control", "memory.events"].map(|file| fs::read_to_string(self.0.join(file)));
         let text: String = events.into_iter().flatten().collect();
@@ -260,8 +263,8 @@ impl ControlGroup {
 
 impl Drop for ControlGroup {
     fn drop(&mut self) {
-        // A process that has just ended may still be in the group. The host leaves the groups that it has made, because
-        // systemd would remove them.
+        // Retries, because a process that has just ended may still be in the group. The subgroups must be removed here,
+        // because the host leaves that to systemd.
         let removed = || {
             let groups = fs::read_dir(self.0.join("runners")).into_iter().flatten().filter_map(Result::ok);
             let groups = groups.map(|group| group.path()).chain(["runners", "host"].map(|name| self.0.join(name)));

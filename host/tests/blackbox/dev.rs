@@ -34,9 +34,10 @@ impl Project {
         self.home.path().join("project").join(name)
     }
 
-    /// Changes the result of the build: the guest with another custom section is another module.
+    /// Changes the result of the build: a guest with a different custom section is a different module.
     fn write(&self, version: &str) {
-        // A build from half of the file would make a third module. The rename is atomic, so no build reads half of it.
+        // A build that read a half-written file would make an unexpected module. A rename is atomic, so no build can do
+        // so.
         let hidden = self.home.path().join("section");
         fs::write(&hidden, section(version)).expect("the file is written");
         fs::rename(hidden, self.path("section")).expect("the file is renamed");
@@ -72,7 +73,7 @@ const JSON: [&str; 2] = ["--log-format", "json"];
 fn each_build_is_swapped_in_and_failed_builds_are_not() {
     let project = Project::new();
     project.write("one");
-    // The result of an earlier build exists, but `baton dev` must not run it.
+    // This is the result of an earlier build. `baton dev` must not run it.
     fs::write(project.path("job.wasm"), "old").unwrap();
     let mut node = project.dev(&[&JSON[..], &["--build", BUILD]].concat());
     let started = project.event("started", 1);
@@ -120,7 +121,7 @@ fn first_swapped_module(project: &Project) -> String {
 fn change_during_build_starts_one_more_build() {
     let project = Project::new();
     project.write("one");
-    // `baton dev` does not watch hidden folders.
+    // `baton dev` does not watch hidden folders, so the files in this folder start no builds.
     let control = |name: &str| project.path(".control").join(name);
     fs::create_dir(project.path(".control")).unwrap();
     let build = format!("echo >>.control/begun; while [ ! -e .control/go ]; do sleep 0.05; done; {BUILD}");
@@ -141,8 +142,8 @@ fn change_during_build_starts_one_more_build() {
 #[test]
 fn running_build_ends_with_dev() {
     let project = Project::new();
-    // The build closes its output. Otherwise, the test would read this output until all of the build's processes have
-    // ended.
+    // The build closes its output. Otherwise, the test would have to read that output until all of the build's
+    // processes have ended.
     let build = "exec >/dev/null 2>&1; trap '' INT TERM; sleep 1000 & echo $! >.child; wait";
     let mut node = project.dev(&[&JSON[..], &["--build", build]].concat());
     let child = until("the build to begin", || {

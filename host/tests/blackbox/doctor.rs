@@ -41,7 +41,7 @@ fn doctor_tests_store_without_disturbing_election(fleet: Fleet) {
     assert_eq!(diagnosis["complete"], true, "{diagnosis:#}");
     assert_eq!(diagnosis["store"], fleet.store.url());
     assert!(diagnosis["latency"]["p99_ms"].as_f64().is_some(), "{diagnosis:#}");
-    // If the machine paused around the time at which the lease expired, the doctor reports no measurement.
+    // If the machine paused at about the time when the lease expired, the doctor reports no value here.
     let free_after = &diagnosis["free_after_ms"];
     assert!(free_after.is_null() || free_after.as_f64().is_some(), "{diagnosis:#}");
     for check in ["lease-taken-over", "lease-expired", "write-version", "removed"] {
@@ -130,7 +130,8 @@ fn doctor_reports_unreachable_store_and_skips_lease_checks() {
     diagnosis(&finish(command), 0);
 }
 
-/// An operator who has lost a file of the store may run the doctor first, and restore the file afterwards.
+/// An operator who has lost a file of the store may run the doctor first, and restore the file afterwards. So the
+/// doctor must not recreate the file.
 #[test]
 fn missing_store_file_is_reported_and_not_recreated() {
     let fleet = Fleet::new(Store::sqlite());
@@ -148,7 +149,7 @@ fn missing_store_file_is_reported_and_not_recreated() {
     assert!(!file.exists(), "the file was recreated");
     std::fs::rename(&away, &file).expect("the file is restored");
     diagnosis(&fleet.command(&["doctor", "--quick", "--output=json"]), 0);
-    // Only a host that starts recreates the file. The host reports that it has done so.
+    // Only a starting host recreates the file, and the host reports this.
     std::fs::remove_file(&file).expect("the file exists");
     let beta = fleet.node("beta");
     let lost = "control.db was missing and was created again, empty";
@@ -172,7 +173,7 @@ fn machine_problems_are_reported_with_remedies() {
         assert_eq!(lacking["level"], level, "{without:#}");
         assert!(lacking["remedy"].as_str().is_some_and(|text| text.contains(remedy)), "{without:#}");
     }
-    // In a time namespace, the boot clock differs from the machine's.
+    // In this time namespace, the boot clock differs from that of the machine.
     if !rustix::process::getuid().is_root() {
         return skipped("only root may create the required time namespace");
     }

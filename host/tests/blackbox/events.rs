@@ -1,5 +1,5 @@
-//! Logs and events that the endpoint serves. Clients receive them live and in order, and each line once, even when the
-//! leader changes.
+//! Logs and events that the admin endpoint serves. Clients receive them live, in order and without duplicates, even
+//! when the leader changes.
 
 use std::collections::HashSet;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -179,7 +179,7 @@ fn reader_follows_leader_and_prints_no_line_twice(fleet: Fleet) {
     events.wait("the election of beta", |line| line["event"] == "elected" && line["node"] == "beta");
     for reader in [&logs, &events] {
         let says = format!("{ELECTION}: beta leads now, in term {second}");
-        // The message is on stderr and the lines are on stdout, so the message may arrive later than the lines.
+        // The message is on stderr and the lines are on stdout, so the test may receive the message after the lines.
         until("the message about the leader", || {
             if reader.messages().contains(&says) { Ok(()) } else { Err(reader.messages()) }
         });
@@ -199,12 +199,12 @@ fn reader_follows_leader_and_prints_no_line_twice(fleet: Fleet) {
     let (mut terms, beats) = (Vec::new(), logs.lines());
     terms.extend(beats.iter().filter_map(|line| line["term"].as_u64()));
     assert!(terms.is_sorted(), "the lines of a term are contiguous: {terms:?}");
-    // A host that shuts down serves its readers for half a second longer. They may miss the lines after that.
+    // A host that shuts down serves its readers for another half second. They may miss lines that it logs later.
     let last = |line: &Value| line["node"] == "beta" && line["event"] == "stopping";
     events.wait("the last lines of beta", last);
     // The events of gamma's time as a standby do not appear, because the reader connected only when gamma led.
     assert!(events.lines().iter().all(|line| line["node"] != "gamma" || line["event"] != "standby"));
-    // All lines that gamma has printed as the leader arrive.
+    // The reader receives every line that gamma prints as the leader.
     let written = fleet.beat("a later beat", |event| event.from == "gamma" && event.term == third);
     let text = written.text("line").to_owned();
     logs.wait("that beat", |line| line["line"].as_str() == Some(&text) && line["term"] == third);
@@ -286,7 +286,8 @@ fn node_without_token_serves_no_output() {
     assert_eq!(unknown.code, Some(1), "{unknown:?}");
     assert!(unknown.stderr.contains("there is no election other"), "{unknown:?}");
     assert!(unknown.stderr.contains("the store has fleet;"), "{unknown:?}");
-    // If an election's host has exited, its events cannot be read. The events of other elections are still printed.
+    // After an election's only host has exited, the events of that election cannot be read. The events of the other
+    // elections are still printed.
     let mut last = fleet.launch_with("beta", &[("--election", "ended")]).start();
     last.after(0, "started");
     assert_eq!(last.terminate().code(), Some(0));
@@ -326,8 +327,8 @@ fn stream_resumes_after_last_id_and_reports_lost_lines() {
     assert_eq!(stream.entry().1["line"], "beat in term 1");
     drop(node);
 
-    // A host keeps a limited number of lines. Lines that were displaced by later lines are lost, and the stream reports
-    // their number.
+    // A host keeps a limited number of lines. When later lines displace earlier lines, the earlier lines are lost, and
+    // the stream reports the number of lost lines.
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Floods);
     let file = token_file(&fleet);
     let node = fleet.launch_with("alpha", &[("--admin-token-file", &file), ("--max-output", "100000")]).start();
@@ -405,7 +406,7 @@ fn unread_streams_block_no_client_and_delay_nothing() {
         let (path, headers) =
             if number % 2 == 0 { ("/v1/events?tail=9999", String::new()) } else { (&*logs, bearer()) };
         let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n{headers}\r\n");
-        // The host may have closed the connection.
+        // Ignores errors, because the host may have closed the connection.
         let _ = stream.write_all(request.as_bytes());
         held.push(stream);
         if held.len() > 500 {
@@ -416,7 +417,7 @@ fn unread_streams_block_no_client_and_delay_nothing() {
     at.ask_until("/readyz", 200);
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", node.pid())).expect("the host runs").count();
     assert!(descriptors < 400, "{descriptors} descriptors are open");
-    // The host serves a new client although idle streams have reached its limit.
+    // The host serves a new client although the number of idle streams has reached the host's limit.
     let mut stream = Stream::open(at, &logs, &bearer());
     assert_eq!(stream.entry().1["event"], "output");
     drop(held);
@@ -522,7 +523,8 @@ fn token_is_sent_only_over_tls_to_advertised_address() {
     });
 }
 
-/// Every user can connect to an abstract socket, because it has no file permissions. So the host must check the user.
+/// Every user can connect to an abstract socket, because it has no file permissions. So the host must check which user
+/// connects.
 #[test]
 fn host_socket_answers_only_its_own_user() {
     if !rustix::process::geteuid().is_root() {
@@ -541,7 +543,7 @@ fn host_socket_answers_only_its_own_user() {
     };
     let logs = format!("GET /v1/elections/{ELECTION}/logs");
     assert_eq!(ask(0, &logs).stdout, "b'HTTP/1.1 200'\n");
-    // Commands steer through the store, so the socket refuses changes.
+    // The `baton` commands write changes to the store, so the host's socket refuses all requests for changes.
     let steering = ask(0, &format!("POST /v1/elections/{ELECTION}/suspend"));
     assert_eq!(steering.stdout, "b'HTTP/1.1 403'\n", "{steering:?}");
     let refused = ask(65_534, &logs);
@@ -557,7 +559,8 @@ fn logs_of_another_users_host_need_the_token() {
     if !rustix::process::geteuid().is_root() {
         return skipped("only root may be another user");
     }
-    // Another user can read Azurite, but not the files of an embedded store.
+    // This test uses Azurite, because another user can read it. The files of an embedded store cannot be read by
+    // another user.
     let fleet = Fleet::new(Store::azurite());
     let (_alpha, _) = fleet.leader("alpha");
     until("the node to be announced, and the token to be missing", || {

@@ -110,7 +110,7 @@ fn file_times_are_set_only_inside_granted_folder() {
 #[test]
 fn large_folder_is_listed_completely() {
     let (fleet, folder) = (fleet(), tempfile::tempdir().expect("a folder"));
-    // More names than one read returns.
+    // The folder contains more names than one read of it returns.
     let mut names: Vec<String> = (0..1_000).map(|n| n.to_string()).collect();
     names.iter().for_each(|name| fs::write(folder.path().join(name), "").expect("a file"));
     names.sort();
@@ -252,8 +252,8 @@ fn instance_does_not_end_while_its_write_hangs() {
     let write = fuse.hung_write();
     node.signal(Signal::TERM);
     node.after(0, "killed");
-    // An instance without a hung call ends much faster than a standby starts. So an instance that ignored its hung call
-    // would have ended by then.
+    // Starting a standby takes much longer than ending an instance without a hung call. If the host did not wait for
+    // the hung call, the instance would have ended by then.
     let _standby = fleet.standby("beta", &node);
     let answered = OffsetDateTime::now_utc();
     drop(write);
@@ -271,7 +271,8 @@ fn host_exits_and_standby_leads_while_write_hangs() {
     let term = node.after(0, "started").term;
     let write = fuse.hung_write();
     let standby = fleet.standby("beta", &node);
-    // The store works, so the renewals end only because the host limits how long it waits.
+    // The store works, so the host could renew its lease forever. It exits because it limits how long it waits for the
+    // hung write.
     node.signal(Signal::TERM);
     assert_eq!(node.wait().code(), Some(0));
     standby.after(term, "started");
@@ -375,7 +376,7 @@ fn invalid_folder_grant_is_refused_with_remedy() {
     file("dir = [\n 'granted::/data', 'here' ]\n");
     refused(&run(&[], &[]), &format!("baton.toml:2: dir: \"here\" {form}"));
 
-    // If two folders had the same guest path, one would hide the other.
+    // Two folders must not have the same guest path, because one would hide the other.
     let twice = r#"two folders have the same guest path "/data": give each its own path"#;
     refused(&run(&["--dir", "granted::/data", "--dir", "granted::/data/:ro"], &[]), &format!("--dir: {twice}"));
     file("dir = [\n 'granted::/data',\n 'here::/data' ]\n");

@@ -1,4 +1,4 @@
-//! The fleet of one scenario: a store of its own, an election, and the logs of the nodes.
+//! The fleet of one scenario: the nodes' store, their election and their logs.
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -14,14 +14,15 @@ use crate::store::Store;
 pub const ELECTION: &str = "fleet";
 
 pub struct Fleet {
-    /// The store. It can simulate outages and changes by other clients.
+    /// The store. The test can cut it off, or change it as another client would.
     pub store: Store,
     /// The logs of all nodes.
     pub journal: Journal,
     /// The home and working folder of all nodes.
     pub home: TempDir,
     guest: Guest,
-    /// False if the kernel reports no node's death to the other nodes, as if each node ran on its own machine.
+    /// True if the kernel may report a node's death to the other nodes. False makes the nodes behave as if each ran on
+    /// its own machine.
     has_witness: bool,
 }
 
@@ -55,12 +56,12 @@ impl Fleet {
         self.launch_with(name, &[])
     }
 
-    /// Prepares a node. `flags` replace the default values of these flags.
+    /// Prepares a node. The values in `flags` override the defaults.
     pub fn launch_with(&self, name: &str, flags: &[(&str, &str)]) -> Launch {
         self.launch_from(name, self.guest.module(), flags)
     }
 
-    /// Prepares a node with modules from `source`. `flags` replace the default values of these flags.
+    /// Prepares a node with modules from `source`. The values in `flags` override the defaults.
     pub fn launch_from(&self, name: &str, source: impl AsRef<OsStr>, flags: &[(&str, &str)]) -> Launch {
         let (store, lease) = (self.store.url(), format!("{}s", self.store.lease().as_secs()));
         let usual = [
@@ -138,7 +139,7 @@ impl Fleet {
         self.store.lease()
     }
 
-    /// Checks the promises that every log must keep, whatever the test did. A failure names the broken promise.
+    /// Checks Baton's promises, which must hold in the logs of every test. A failure names the broken promise.
     pub fn check_promises(&self) {
         let events = self.journal.events();
         for check in [one_at_a_time, terms_only_rise, release_last, nothing_panicked] {
@@ -208,7 +209,7 @@ fn release_last(events: &[Event]) -> Checked {
     Ok(())
 }
 
-/// No host panics. Output lines are ignored, because a guest may panic.
+/// Checks that no host panicked. Ignores output lines, because a guest may panic.
 fn nothing_panicked(events: &[Event]) -> Checked {
     match events.iter().find(|event| event.name != "output" && event.raw.contains("panicked")) {
         Some(event) => Err(format!("a host panicked: {event:?}")),

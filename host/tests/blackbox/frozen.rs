@@ -18,10 +18,10 @@ pub fn freeze_in(process: u32, name: &str) {
     let mut threads = until(&format!("a thread `{name}`"), found);
     let (ready, stopped) = mpsc::channel();
     // All ptrace calls for a thread must come from the tracing thread that has stopped it. The tracing thread below
-    // ends when the process ends, at the latest when the caller drops the node. A caller that joined it while it holds
-    // the node could wait forever.
+    // ends only when the process ends, at the latest when the caller drops the node. If the caller joined the thread
+    // before that, the caller could wait forever.
     std::thread::spawn(move || {
-        // An idle thread may have exited meanwhile.
+        // Ignores threads that have exited in the meantime, as idle threads may.
         threads.retain(|&thread| seize(thread));
         until("threads that wait for work", || {
             threads.retain(|&thread| stop(thread));

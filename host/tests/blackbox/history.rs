@@ -59,7 +59,8 @@ fn could_not_record(event: &Event) -> bool {
 #[track_caller]
 fn assert_between(before: OffsetDateTime, row: &Value, field: &str, event: &Event) -> OffsetDateTime {
     let time = OffsetDateTime::parse(text(row, field), &Rfc3339).unwrap_or_else(|_| panic!("no time: {row}"));
-    // The host reads the time of the log line after that of the row, possibly much later. Both times may be rounded.
+    // The host reads the clock for the row first. It reads the clock for the log line later, possibly much later. Both
+    // times may be rounded.
     let rounded = Duration::from_millis(1);
     assert!(before <= time + rounded && time <= event.ts + rounded, "{field} of {row}: {before}, {event:?}");
     time
@@ -118,7 +119,7 @@ fn history_matches_log_over_successive_terms(fleet: Fleet) {
 }
 
 fn concurrent_writers_keep_the_last_thousand_terms(fleet: Fleet) {
-    // Starts a node once, because it creates the store's objects.
+    // Starts a node and stops it again, because only a node creates the store's objects.
     drop(fleet.node("maker").after(0, "elected"));
     // Keeps the writers within a few terms of each other.
     let in_step = Arc::new(Barrier::new(2));
@@ -153,8 +154,8 @@ fn concurrent_writers_keep_the_last_thousand_terms(fleet: Fleet) {
     let kept = || History::decode(stored(&fleet).1.as_bytes()).expect("a history").terms;
     let numbers: Vec<u64> = kept().iter().map(|term| term.term).collect();
     assert_eq!(numbers, (2000..3000).collect::<Vec<u64>>());
-    // The host's new term is the last row, although its number is lower. This happens after a store is restored from a
-    // backup.
+    // The host's new term becomes the last row, although its number is lower than the numbers before it. In practice,
+    // this happens after a store is restored from a backup.
     let alpha = fleet.node("alpha");
     let term = alpha.after(0, "elected").term;
     let last = until("the new term", || kept().pop().filter(|last| last.node == "alpha").ok_or("not recorded yet"));
@@ -167,7 +168,7 @@ async fn record(store: &dyn ObjectStore, terms: &[PastTerm]) -> Result<Option<St
     result.map(|problem| problem.map(|problem| problem.to_string())).map_err(|error| error.to_string())
 }
 
-/// The version and the content of the stored history.
+/// Returns the version and the content of the stored history.
 fn stored(fleet: &Fleet) -> (Option<baton_election::Version>, String) {
     let store = open(fleet);
     match until("an answer", || block_on(store.read(VersionedObject::History, &election(), None))) {

@@ -1,5 +1,6 @@
-//! Guests that take as much of the host's memory and descriptors as they can get. The host stays small, and does not
-//! disturb other guests. The guest gets an error, or the message of its end names the flag that sets the limit.
+//! Guests that take as much of the host's memory and descriptors as they can get. The host's memory stays small, and
+//! other guests are not disturbed. Either the guest gets an error, or its instance ends with a message that names the
+//! flag that sets the limit.
 
 use std::fs;
 use std::time::Duration;
@@ -43,7 +44,7 @@ fn hoard(fleet: &Fleet, what: &str) -> (Event, u64) {
     (ended, peak(&node))
 }
 
-/// Starts a host with a soft limit of 100 descriptors, whose guest hoards `what` and then does `then`.
+/// Starts a host that may have 100 open descriptors (soft limit). Its guest hoards `what`, and then does `then`.
 fn start(fleet: &Fleet, what: &str, then: &str) -> (Node, Server) {
     let folder = fleet.home.path().join("data");
     if !folder.exists() {
@@ -131,7 +132,7 @@ fn memory_freed_by_guests_does_not_stay_with_host() {
     let least = peak(&calm);
     drop(calm);
     let fleet = Fleet::new(Store::sqlite());
-    // Each term makes many small allocations in the host, on any of its threads.
+    // Each term makes the host allocate many small pieces of memory, on any of its threads.
     let (node, _server) = start(&fleet, "paths", "done");
     let first = node.after(0, "ended").term;
     node.after(first + 20, "ended");

@@ -1,5 +1,5 @@
-//! Kernels that lack a feature to confine runners. The host reports the missing feature and refuses the settings that
-//! need it. Otherwise, it runs.
+//! Kernels that lack a feature that confines runners. The host reports the missing feature, and refuses the settings
+//! that need it. With other settings, the host runs.
 
 use std::fs;
 
@@ -56,8 +56,8 @@ fn standby_waits_for_expiry_when_kernel_lacks_seccomp() {
     let term = fleet.beat_above(0).term;
     let beta = fleet.standby("beta", &alpha);
     alpha.signal(Signal::KILL);
-    // Without seccomp, a runner could release its lock while it runs. The lock then proves nothing, so no node reclaims
-    // the lease.
+    // Without seccomp, a runner could release its lock while it still runs. A released lock then does not prove that
+    // the runner is dead, so no node reclaims the lease.
     let elected = beta.after(term, "elected");
     let settled = |event: &Event| event.from == "beta" && event.name == "reclaimed";
     assert!(!fleet.journal.events().iter().any(settled), "{elected:?}");

@@ -1,4 +1,4 @@
-//! Changes of the leader: it dies, hands off, is paused, or loses its lease.
+//! Changes of the leader. The old leader dies, hands off, is paused, or loses its lease.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn killed_leader_is_replaced(fleet: Fleet) {
 }
 
 fn terminated_leader_hands_off(fleet: Fleet) {
-    // A standby takes a released lease at its next poll, long before this lease would expire.
+    // A standby acquires a released lease at its next poll, which comes long before this lease would expire.
     let lease = Duration::from_secs(60);
     // The grace is long, so that the guest's last line is printed even on a busy machine.
     let launch = |name| fleet.launch_with(name, &[("--lease", "60s"), ("--grace", "20s")]).start();
@@ -94,7 +94,7 @@ fn unread_lines_are_dropped_after_their_term(fleet: Fleet) {
     let mut a = fleet.launch("alpha").start_unread();
     let held = fleet.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
     let term = held["term"].as_u64().expect("a term");
-    // From here on, alpha's lines have passed the gate and wait in its process.
+    // Alpha's log is blocked from here on. Its lines of output have passed the gate, and wait in its process.
     wait_until_log_blocks(&a, "baton-log");
     let _b = fleet.standby("beta", &a);
     a.pause();
@@ -107,7 +107,7 @@ fn unread_lines_are_dropped_after_their_term(fleet: Fleet) {
     a.event("to follow", |event| event.name == "standby" && event.text("reason").contains("beta"));
     let late = fleet.journal.events().into_iter().find(|event| event.from == "alpha" && event.name == "output");
     assert!(late.is_none(), "an effect of a term that is over: {late:?}");
-    // On a slow machine, earlier terms may also have lost lines.
+    // On a slow machine, earlier terms may also have lost lines, so reports about earlier terms do not count.
     let is_report = |event: &Event| {
         event.name == "output_dropped" && event.term >= term && event.text("reason").contains("deadline")
     };
@@ -124,7 +124,7 @@ fn unread_lines_do_not_delay_hand_off(fleet: Fleet) {
     wait_until_log_blocks(&a, "baton-log");
     let _b = fleet.standby("beta", &a);
     a.signal(Signal::TERM);
-    // The host exits although nobody reads its log. It never writes the remaining lines.
+    // The host exits although the test does not read its log. It never writes the remaining lines.
     let next = fleet.beat_above(term);
     assert_eq!(next.from, "beta");
     let before = a.written();
@@ -146,14 +146,14 @@ fn broken_lease_ends_instance_and_delays_next_leader(fleet: Fleet) {
     assert!(!lost.text("reason").is_empty(), "{lost:?}");
     let ended = a.event("ended", |event| event.name == "ended" && event.term == term);
     assert!(ended.ts < broken + fleet.lease(), "{ended:?} later than D after the break at {broken}");
-    // The next leader cannot know when the instance of the broken lease ends, so it waits for the duration D of a
-    // lease.
+    // The next leader cannot know when the old leader's instance ends. So it waits for D, the duration of a lease.
     let next = fleet.beat_above(term);
     assert!(next.ts > before + fleet.lease(), "{next:?} earlier than D after the break at {before}");
     fleet.check_promises();
 }
 
-/// The record is deleted, but the leader has announced its term, and its instance may still run.
+/// The leader's record is deleted, but its announcement still contains its term. A new node must wait, because the
+/// leader's instance may still run.
 fn new_node_waits_for_leader_whose_record_is_deleted(fleet: Fleet) {
     let (a, term) = fleet.leader("alpha");
     announced(&fleet, "alpha", |announcement| announcement.term >= term);
@@ -166,7 +166,7 @@ fn new_node_waits_for_leader_whose_record_is_deleted(fleet: Fleet) {
         |event: &Event| event.from == "beta" && event.name == "elected" && event.ts < settling.ts + fleet.lease();
     let early = fleet.journal.events().into_iter().find(is_early);
     assert!(early.is_none(), "{early:?}");
-    // Long before beta leads, it announces a term that is at least as high.
+    // Long before beta leads, it announces a term that is at least as high as alpha's.
     announced(&fleet, "beta", |announcement| announcement.term >= term);
     a.resume();
     a.event("ended", |event| event.name == "ended" && event.term == term);

@@ -128,7 +128,7 @@ fn core_instances_are_limited_to_1000() {
     }
 }
 
-/// Writes a command that makes `number` handles to its own resources. Returns the path of its module.
+/// Writes a command that creates `number` handles to resources that it defines itself. Returns the path of its module.
 fn makes_handles(folder: &Path, number: u32) -> PathBuf {
     let module = folder.join("own.wasm");
     let text = r#"(component

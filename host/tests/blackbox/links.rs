@@ -1,5 +1,5 @@
 //! Links between the nodes of one machine. Hints replace most reads of the store, and with a hint, a standby acts
-//! before its next poll. No peer can break a promise or delay a renewal, whatever it sends.
+//! before its next poll. No peer can break one of Baton's promises or delay a renewal, whatever it sends.
 #![allow(clippy::disallowed_methods, reason = "no machine sleeps in the seconds of these tests")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -71,7 +71,7 @@ pub fn hello(election: &str, to: &str, node: &str, incarnation: &str) -> String 
     format!("{{\"hello\":{{\"election\":\"{election}\",{names}}}}}\n")
 }
 
-/// Waits for more output in that term. Checks that the node has reported no error, no stop and no loss of the lease.
+/// Waits for more output in `term`. Checks that the node has reported no error, no stop and no loss of the lease.
 pub fn keeps_leading(fleet: &Fleet, node: &Node, term: u64) {
     let beats = |above: usize| {
         fleet.journal.wait("another beat", |events| {
@@ -88,21 +88,22 @@ pub fn keeps_leading(fleet: &Fleet, node: &Node, term: u64) {
     assert!(!events.iter().any(|event| is_trouble(&event)), "{events:?}");
 }
 
-/// Waits until a node receives `renewals` hints while it reads the lease at most `readings` times. Then checks that the
-/// node and its leader report the link.
+/// Waits for a period in which a node receives `renewals` hints, but reads the lease at most `readings` times. Then
+/// checks that the node and its leader report the link.
 pub fn rarely_reads(fleet: &Fleet, node: &Node, leader: &Node, renewals: f64, readings: f64) {
     let at = Endpoint::of(node);
     let number = |name: &str| sample(&at.ask("/metrics").body, name);
     let hints = metric("baton_link_hints_total", "");
     let reads = metric("baton_store_requests_total", "operation=\"read\",result=\"ok\"");
-    // On a busy machine, a hint may be late, and the node reads the lease in the meantime. So this tries again.
+    // On a busy machine, a hint may be late, and the node reads the lease in the meantime. In that case, the test tries
+    // again.
     until(&format!("{renewals} renewals in which it reads {readings} times at the most"), || {
         let (received, read) = (number(&hints), number(&reads));
         until("hints about renewals", || (number(&hints) >= received + renewals).then_some(()).ok_or(()));
         let recent = number(&reads) - read;
         if recent <= readings { Ok(()) } else { Err(recent) }
     });
-    // If the link was just cut and made again, the node announces it a moment later.
+    // If the node has just re-established its link, it announces the link a moment later.
     until("the link to be reported", || {
         let nodes = fleet.command(&["nodes", ELECTION, "--output=json"]).json();
         let row = nodes.as_array().expect("a list").iter().find(|row| row["node"] == *node.name).expect("the node");
@@ -148,8 +149,8 @@ fn linked_standby_rarely_reads_and_takes_over_at_hand_off() {
     fleet.check_promises();
 }
 
-/// The leader has sent no hints before the listener connects, because it had no listeners. Its next renewal may be up
-/// to 10 s away.
+/// A leader without listeners sends no hints, and its next renewal may be up to 10 s away. So it must report its last
+/// renewal as soon as a listener connects.
 #[test]
 fn new_listener_learns_of_last_renewal_at_once() {
     let fleet = Fleet::new(Store::sqlite());
@@ -173,7 +174,7 @@ fn new_listener_learns_of_last_renewal_at_once() {
                 let line: serde_json::Value = serde_json::from_str(&line?)?;
                 let Some(age) = line["leads"]["age_ms"].as_u64() else { continue };
                 assert_eq!(line["leads"]["term"].as_u64(), Some(term));
-                // Later lines report later renewals.
+                // Only the first report counts, because later reports are about later renewals.
                 if u128::from(age) > since.elapsed().as_millis() {
                     return Ok(());
                 }
@@ -185,7 +186,8 @@ fn new_listener_learns_of_last_renewal_at_once() {
     fleet.check_promises();
 }
 
-/// While no node leads, there are no links, so no host can pass on the hint that a suspension is over.
+/// While no node leads, there are no links, so no host can pass on a hint that the suspension is over. So the command
+/// itself must send the hint to every host.
 #[test]
 fn command_sends_a_hint_to_every_host_of_its_machine() {
     let fleet = Fleet::new(Store::sqlite());
@@ -193,7 +195,7 @@ fn command_sends_a_hint_to_every_host_of_its_machine() {
     fleet.beat_above(0);
     let listener = UnixListener::bind(folder(&fleet).join("ee")).unwrap();
     listener.set_nonblocking(true).unwrap();
-    // The sockets of a host that has exited, and of one that is just starting.
+    // These are the sockets of two other hosts: the first has exited, and the second is just starting.
     drop(UnixListener::bind(folder(&fleet).join("cc")).unwrap());
     let _unfinished = UnixListener::bind(folder(&fleet).join(".dd")).unwrap();
     // On a busy machine, a command may give up before it has reached all hosts.
@@ -201,7 +203,7 @@ fn command_sends_a_hint_to_every_host_of_its_machine() {
         let hints = ["suspend", "resume"].map(|command| {
             let done = fleet.command(&[command, ELECTION]);
             assert_eq!(done.code, Some(0), "{done:?}");
-            // The node has the hint by the time that the command returns.
+            // By the time the command returns, its hint has arrived.
             let (mut stream, mut text) = (listener.accept().ok()?.0, String::new());
             stream.read_to_string(&mut text).unwrap();
             let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -223,7 +225,8 @@ fn floods_loiterers_and_garbage_disturb_no_node() {
     let socket = socket(&fleet);
     let incarnation = incarnation_of(&socket);
     let hello = |election: &str, to: &str| hello(election, to, "mallory", "ee");
-    // Silent connections that stay open until the host closes them. There are more of them than the host accepts.
+    // These connections are silent, and stay open until the host closes them. There are more of them than the host
+    // accepts.
     let loiterers: Vec<_> = (0..200).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
     let is_over = Arc::new(AtomicBool::new(false));
     let floods = std::thread::spawn({
@@ -252,7 +255,7 @@ fn floods_loiterers_and_garbage_disturb_no_node() {
     ];
     for message in garbage {
         let mut patience = Patience::default();
-        // Until the host closes the silent connections, it has no room for this one.
+        // Until the host closes the silent connections, it has no room for this connection.
         while patience.lasts() {
             let Ok(mut peer) = UnixStream::connect(&socket) else {
                 std::thread::sleep(Duration::from_millis(10));
@@ -278,8 +281,8 @@ fn floods_loiterers_and_garbage_disturb_no_node() {
     fleet.check_promises();
 }
 
-/// The liars claim to be ready, with the highest priority. The leader gives them the first places in its line of
-/// successors, but they never acquire the lease.
+/// The liars are peers that claim to be ready and to have the highest priority. The leader puts them first in its line
+/// of successors, but they never acquire the lease.
 #[test]
 fn false_claims_of_readiness_prevent_no_takeover() {
     let fleet = Fleet::new(Store::sqlite());
@@ -306,7 +309,7 @@ fn false_claims_of_readiness_prevent_no_takeover() {
         let count = sample(&Endpoint::of(&alpha).ask("/metrics").body, &listeners);
         if count >= 41.0 { Ok(()) } else { Err(count) }
     });
-    // The leader decides which node to prefer by what it reads in the store, not by what it receives over links.
+    // The leader's preference among nodes depends on what it reads in the store, not on what it receives over links.
     keeps_leading(&fleet, &alpha, term);
     let moved = |event: &Event| event.from == "alpha" && event.is_ineligible("transferring");
     assert!(!fleet.journal.events().iter().any(moved), "{:?}", fleet.journal.events());
@@ -351,7 +354,8 @@ fn peer_of_another_user_is_refused() {
     fleet.check_promises();
 }
 
-/// Connects more peers than a host has room for, each as another node. The host refuses the rest, and keeps leading.
+/// Connects more peers than a host has room for, each with its own incarnation. The host refuses the excess peers, and
+/// keeps leading.
 #[test]
 fn links_are_refused_when_there_is_no_room() {
     const MOST: usize = 1024;
@@ -405,7 +409,7 @@ fn lies_in_the_leaders_name_cause_reads_and_no_takeover() {
     let lies = std::thread::spawn({
         let count = Arc::clone(&count);
         move || {
-            // The thread ends when the test drops its own `count`.
+            // The thread ends when the test drops its own reference to `count`.
             while Arc::strong_count(&count) > 1 {
                 std::thread::sleep(Duration::from_millis(10));
                 let Ok((mut victim, _)) = liar.accept() else { continue };
@@ -426,12 +430,12 @@ fn lies_in_the_leaders_name_cause_reads_and_no_takeover() {
     fleet.journal.wait("beta to hear lies", |events| {
         events.iter().any(|event| event.from == "beta" && event.is_linked()).then_some(())
     });
-    // Alpha leads all the time, in one term.
+    // While beta receives lies, alpha keeps leading in the same term.
     until("60 lies", || (count.load(Ordering::Relaxed) > 60).then_some(()).ok_or(()));
     keeps_leading(&fleet, &alpha, term);
     let status = fleet.status();
     assert_eq!((status["term"].as_u64(), status["lease"].as_str()), (Some(term), Some("held")), "{status}");
-    // If alpha dies, beta still takes over. The lies have not raised the number of its term.
+    // When alpha dies, beta still takes over. The lies about high terms have not raised the number of beta's term.
     alpha.signal(Signal::KILL);
     let next = beta.after(term, "elected").term;
     assert!(next > term && next < 1 << 40, "no lie has raised {next}");

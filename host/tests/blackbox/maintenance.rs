@@ -1,4 +1,4 @@
-//! Maintenance of an Azure machine, which is about to be frozen, rebooted or taken away. A server on loopback stands in
+//! Maintenance of an Azure machine, which is about to be frozen, rebooted or removed. A server on loopback stands in
 //! for the metadata service.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -23,7 +23,7 @@ scenarios! {
 
 const MACHINE: &str = "fleet_3";
 
-/// The metadata service of a machine.
+/// A stand-in for the metadata service of a machine.
 #[derive(Clone)]
 struct Metadata {
     address: SocketAddr,
@@ -52,7 +52,7 @@ impl Metadata {
         // The thread ends with the process, so nothing joins it.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                // Fails only if the client hangs up.
+                // Ignores errors, because a request fails only if the client hangs up.
                 let _ = serving.answer(stream);
             }
         });

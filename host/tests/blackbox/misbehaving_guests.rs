@@ -26,14 +26,14 @@ fn fleet(guest: Guest) -> Fleet {
     Fleet::new(Store::sqlite()).with(guest)
 }
 
-/// Checks that a guest that ignores a stop request is ended in time when the store is cut off, when the lease is broken
-/// and when the host shuts down. The host survives the outage and the broken lease.
+/// Checks that the host ends its guest in time, even if the guest ignores stop requests. There are three cases: the
+/// store is cut off, the lease is broken, and the host shuts down. The host survives the first two.
 fn ends_in_time(fleet: &Fleet) {
     let mut node = fleet.node("alpha");
     let first = node.after(0, "started");
 
     let outage = fleet.store.cut();
-    // A renewal may have succeeded until now.
+    // A renewal may still have succeeded just before this moment.
     ends_within_d(fleet, first.term, OffsetDateTime::now_utc());
     drop(outage);
 
@@ -48,8 +48,8 @@ fn ends_in_time(fleet: &Fleet) {
     fleet.check_promises();
 }
 
-/// Waits until a term's instance has ended. Checks that it ended less than D after `safe`, a time until which the lease
-/// may have been renewed.
+/// Waits until a term's instance has ended. Checks that the instance ended less than D after `safe`, the latest time at
+/// which the lease may have been renewed.
 fn ends_within_d(fleet: &Fleet, term: u64, safe: OffsetDateTime) {
     let ended = fleet.journal.event("ended", |event| event.name == "ended" && event.term == term);
     assert!(ended.ts < safe + fleet.lease(), "{ended:?} is not within D after {safe}");
@@ -82,8 +82,8 @@ fn dropped_lines_are_reported_once_a_second() {
         events.iter().filter(is_count).cloned().collect()
     };
     let counts = fleet.journal.wait("eight counts", |events| Some(dropped(events)).filter(|counts| counts.len() >= 8));
-    // The flood began after the election, and the first count is reported at once. So 8 counts take at least 7 s, less
-    // some tolerance.
+    // The flood began after the election. The first count is reported at once, and one more each second. So 8 counts
+    // take at least 7 s. The check allows for some tolerance.
     let seconds = (counts[7].ts - node.after(0, "elected").ts).whole_seconds();
     assert!(seconds + 2 >= 8, "8 counts within {seconds} s: {counts:?}");
     assert!(counts.iter().all(|event| event.fields["lines"].as_u64() > Some(0)), "{counts:?}");
@@ -135,7 +135,8 @@ fn stepping_down_guest_hands_off() {
     let a = fleet.node("alpha");
     let first = fleet.beat_above(0);
     let b = fleet.node("beta");
-    // If beta starts slowly, alpha may lead again before beta does, because the lease is still free.
+    // If beta starts slowly, the lease is still free after the hand-off. In that case, alpha may lead again before beta
+    // does.
     let next = b.after(first.term, "elected");
     a.event("a hand-off", |event| event.name == "released" && event.term < next.term);
     let stopping = fleet.journal.event("stopping", |event| event.name == "stopping");
@@ -155,7 +156,8 @@ fn fatal_failure_costs_node_the_leadership() {
 
 fn unread_log_costs_only_lines(fleet: Fleet) {
     let fleet = fleet.with(Guest::Floods);
-    // The test does not read the log, which reports the address of the endpoint. So it chooses the address itself.
+    // The host would report the address of its endpoint in the log, but this test does not read the log. So the test
+    // chooses the address.
     let endpoint = Endpoint::free();
     let admin = endpoint.0.to_string();
     let mut a = fleet.launch_with("alpha", &[("--admin", &admin), ("--lease", "60s")]).start_unread();
@@ -175,11 +177,12 @@ fn unread_log_costs_only_lines(fleet: Fleet) {
     assert_eq!(b.after(term, "started").from, "beta");
 }
 
-/// The host's log writer blocks on a full pipe when the store is cut off. A host that waited for the writer would not
-/// have killed its instance by 0.93 D, and would end itself.
+/// The host's log writer blocks on a full pipe when the store is cut off. If the host waited for the writer, it could
+/// not kill its instance by 0.93 D, and would have to end itself.
 fn unread_log_does_not_delay_kill(fleet: Fleet) {
     let fleet = fleet.with(Guest::FloodsThenLoops);
-    // The test does not read the log, which reports the address of the endpoint. So it chooses the address itself.
+    // The host would report the address of its endpoint in the log, but this test does not read the log. So the test
+    // chooses the address.
     let endpoint = Endpoint::free();
     let admin = endpoint.0.to_string();
     let mut node = fleet.launch_with("alpha", &[("--admin", &admin)]).start_unread();

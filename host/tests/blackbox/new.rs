@@ -17,7 +17,8 @@ fn rust_project_tests_builds_and_runs() {
     let project = Project::new("fn", &["--lang", "rust"]);
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("new");
     fs::create_dir_all(&built).unwrap();
-    // Removes the module of an earlier run, so that this run must build it, at the path in the settings.
+    // Removes the module that an earlier run built. So this run must build it again, at the path that the settings
+    // name.
     let _ = fs::remove_file(built.join("wasm32-wasip2/release/coordinator.wasm"));
     std::os::unix::fs::symlink(&built, project.folder().join("target")).unwrap();
     let output = project.tests_builds_and_runs();
@@ -33,7 +34,8 @@ fn javascript_project_tests_builds_and_runs() {
     let project = Project::new("web-2", &["--lang", "js"]);
     let output = project.tests_builds_and_runs();
     assert!(output.contains("# pass 1\n"), "{output}");
-    // Only the event `request_refused` has the reason, because `fetch` does not pass it on.
+    // The failure's message does not contain the reason of the refusal, because `fetch` does not pass it on. Only the
+    // event `request_refused` contains the reason.
     let (refused, line) = project.fetches_json("coordinator.js", "await fetchJson(");
     assert!(refused.ends_with(&line), "{refused}");
 }
@@ -76,7 +78,8 @@ fn docs_show_the_template_of_baton_new() {
     let (_, functions) = program.split_once("\nasync fn run").unwrap();
     assert!(read("docs/tutorial.md").contains(functions), "copy its functions into docs/tutorial.md");
 
-    // The README's example is smaller. It is compiled as the first example of the SDK.
+    // The README contains a smaller example. It is also the first example in the SDK's documentation, where it is
+    // compiled.
     let readme = read("README.md");
     let (_, rust) = readme.split_once("```rust\n").unwrap();
     let (example, _) = rust.split_once("```\n").unwrap();
@@ -92,7 +95,8 @@ fn existing_files_are_not_overwritten() {
         assert_eq!(again.code, Some(1));
         assert!(again.stderr.contains("already exists, so nothing was written: choose another name"), "{again:?}");
 
-        // A single file with the name of a new one is enough for a refusal, even if it is a dangling link.
+        // `baton new` refuses to write any file if one of its files already exists, even if that file is a dangling
+        // link.
         let home = tempfile::tempdir().unwrap();
         fs::create_dir(home.path().join("job")).unwrap();
         std::os::unix::fs::symlink("nowhere", home.path().join("job/baton.toml")).unwrap();
@@ -174,7 +178,7 @@ impl Project {
         }
         let journal = Journal::default();
         let first = self.runs(run, &journal, |event| event.text("line") == "beat 2");
-        // The guest may have printed another beat before it stopped.
+        // The guest may have printed more beats before it stopped, so the next run may continue from a higher number.
         let continues = |line: &str| line.split_once(" continues from beat ").and_then(|(_, beat)| beat.parse().ok());
         self.runs(run, &journal, |event| continues(event.text("line")).is_some_and(|beat: u32| beat >= 2));
         assert_eq!(first.text("election"), self.name);
@@ -182,7 +186,7 @@ impl Project {
     }
 
     /// Checks that the coordinator fetches JSON with the settings for HTTP, and fails without the grant. Returns the
-    /// message of that failure, and the text that it should end with: the position of `call` in `source`.
+    /// message of that failure, and the text with which this message should end: the position of `call` in `source`.
     fn fetches_json(&self, source: &str, call: &str) -> (String, String) {
         let server = Server::start(|_| Reply::ok("{\"stock\": 7}"));
         let file = self.folder().join("baton.toml");
@@ -249,7 +253,7 @@ impl Project {
         found
     }
 
-    /// Prepares a command line in the project's folder, on a machine where `baton` is installed.
+    /// Prepares a shell command in the project's folder. The command finds `baton` in `PATH`, as if it were installed.
     fn shell(&self, command: &str) -> Command {
         let baton = Path::new(env!("CARGO_BIN_EXE_baton")).parent().unwrap();
         let path = std::env::join_paths(
@@ -279,7 +283,7 @@ fn repository() -> PathBuf {
     fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).unwrap()
 }
 
-/// Fails if the program is missing: a skipped test would show nothing.
+/// Fails the test if the program is missing. Skipping the test instead would hide that nothing was tested.
 fn needs(program: &str, install: &str) {
     let found = Command::new(program).arg("--version").output();
     assert!(

@@ -77,7 +77,7 @@ fn peak_memory(node: &Node) -> u64 {
 
 fn host_survives_a_gigabyte_of_output(fleet: Fleet) {
     let fleet = fleet.with(Guest::PrintsAGigabyte);
-    // A busy machine renews this long lease in time.
+    // The lease is long, so that even a busy machine renews it in time.
     let mut node = fleet.launch_with("alpha", &[("--lease", "60s")]).start();
     node.after(0, "started");
     let before = peak_memory(&node);

@@ -25,7 +25,8 @@ fn next_leader_waits_when_a_write_frees_a_broken_lease(fleet: Fleet) {
 
 fn next_leader_waits_when_an_outside_client_held_the_lease(fleet: Fleet) {
     is_waited_out(&fleet, |standby| {
-        // The standby is paused meanwhile, so it sees only the result: a free lease and an unchanged record.
+        // The standby is paused while the lease changes hands, so it sees only the result: a free lease and an
+        // unchanged record.
         standby.pause();
         fleet.store.take_and_release();
         standby.resume();

@@ -42,7 +42,7 @@ fn packages_install_and_run() {
     assert!(node.terminate().success());
 }
 
-/// Makes all packages of this build's program, as `scripts/dist.sh` does. Returns their paths.
+/// Makes all packages from the program that this build made, as `scripts/dist.sh` does. Returns their paths.
 fn packages(home: &Path) -> Vec<PathBuf> {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let folder = home.join("dist/baton");
@@ -76,7 +76,8 @@ fn install(package: &Path, root: &Path) {
     }
     fs::write(root.join("var/lib/dpkg/status"), "").expect("a file");
     fs::create_dir(root.join("etc")).expect("a folder");
-    // The root folder contains neither the package's dependencies nor the programs that its scripts need.
+    // The flags are needed because the root folder contains neither the package's dependencies nor the programs that
+    // its scripts call.
     let mut dpkg = Command::new("dpkg");
     dpkg.arg("--root").arg(root).args(["--force-depends", "--force-script-chrootless", "--install"]).arg(package);
     run(&mut dpkg);

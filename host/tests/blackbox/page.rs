@@ -19,7 +19,7 @@ use crate::patience::Patience;
 use crate::skipped::skipped;
 use crate::store::Store;
 
-/// The environment variable with the file for a screenshot of the page. The path is relative to the repository.
+/// The environment variable that names the file for a screenshot of the page. Its path is relative to the repository.
 const PICTURE: &str = "BATON_PAGE_PICTURE";
 
 const TOKEN: &str = "0123456789abcdef";
@@ -131,7 +131,8 @@ impl Page<'_> {
         })
     }
 
-    /// Waits until an attribute of the first element that matches passes the test.
+    /// Waits until the attribute `name` of the first element that matches the selector `at` passes the test. Returns
+    /// the attribute's value.
     fn wait_for(&self, at: &str, name: &str, test: impl Fn(&str) -> bool) -> String {
         until(&format!("{name} of {at} on the page of {} to change", self.name), || {
             let found = self.browser.try_run(&self.command("attribute", json!({"at": at, "name": name})))?;
@@ -233,8 +234,8 @@ fn page_shows_each_change_of_the_leader() {
     until("the deadline", || if leads.is_shown("#deadline") { Ok(()) } else { Err(leads.console()) });
     of_alpha.wait("#live-text", |live| live == "stale");
     assert!(of_alpha.text("#banner").contains("has not answered"), "{}", of_alpha.text("#banner"));
-    // The timeline shows the term of the killed node, the time without a leader, and the current term. The page shows
-    // why a term ended only with the token, because the reason may contain the coordinator's output.
+    // The timeline shows the term of the killed node, the time without a leader, and the current term. The reason why a
+    // term ended may contain the coordinator's output, so the page shows it only to a user with the token.
     leads.enter_token();
     let [died, runs] = ["bad", "open"].map(|end| format!("#timeline button[data-end=\"{end}\"]"));
     let why = leads.wait_for(&died, "aria-label", |label| label.contains("was not heard from again"));
@@ -257,7 +258,7 @@ fn page_shows_each_change_of_the_leader() {
     for page in others {
         assert_eq!(page.console(), json!([]), "{}", page.name);
     }
-    // `BATON_PAGE_PICTURE` makes the README's screenshot.
+    // If `BATON_PAGE_PICTURE` is set, the test also takes the screenshot for the README.
     if let Some(file) = std::env::var_os(PICTURE) {
         leads.click("#history-panel summary");
         leads.wait("#logs", |lines| lines.contains("beat"));
@@ -268,7 +269,7 @@ fn page_shows_each_change_of_the_leader() {
     fleet.check_promises();
 }
 
-/// The page is not wider than a phone, a laptop or a wall screen. In both color schemes, its text has a contrast of at
+/// The page fits the width of a phone, a laptop and a wall screen. In both color schemes, its text has a contrast of at
 /// least 4.5 to 1 (WCAG 2.2, 1.4.3).
 #[test]
 fn page_fits_phones_and_large_screens_in_light_and_dark() {
@@ -299,7 +300,7 @@ fn page_fits_phones_and_large_screens_in_light_and_dark() {
     fleet.check_promises();
 }
 
-/// A script that returns the texts with too little contrast against their background, by the formula of WCAG 2.2.
+/// A script that returns each text that has too little contrast against its background, by the formula of WCAG 2.2.
 const CONTRASTS: &str = "(() => {
   const parts = (color) => color.match(/[\\d.]+/g).map((part, at) => part * (color.startsWith('color(') && at < 3 ? 255 : 1));
   const light = (color) => {
@@ -514,7 +515,7 @@ fn rollback_lists_versions_to_choose_from() {
         let options = browser.run(&page.command("evaluate", json!({ "script": script })));
         if options.as_array().is_some_and(|options| options.len() == 3) { Ok(options) } else { Err(options) }
     });
-    // The first option is the default. Its text contains the version that it selects. The other options are the
+    // The first option is the default, and its text names the version that it selects. The other options are the
     // versions, newest first.
     let digits = |digest: &str| digest.trim_start_matches("sha256:")[..12].to_owned();
     let text = |at: usize| options[at][2].as_str().unwrap_or_default();

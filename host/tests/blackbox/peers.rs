@@ -1,5 +1,5 @@
-//! Links between nodes on different machines. They work like the links on one machine. No peer can break a promise or
-//! delay a renewal, whatever its certificate.
+//! Links between nodes on different machines. They work like the links on one machine. No peer can break one of Baton's
+//! promises or delay a renewal, whatever its certificate.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -46,7 +46,7 @@ fn address(node: &Node) -> SocketAddr {
 #[test]
 fn remote_standby_rarely_reads_and_takes_over_at_hand_off() {
     let fleet = Fleet::new(Store::azurite());
-    // No node can reach alpha at this address, so beta follows it without a link.
+    // No node can reach alpha at this address, so beta is a standby without a link to alpha.
     let mut alpha = launch(&fleet, "alpha").flag("--peer-advertise", "127.0.0.1:1").start();
     let term = fleet.beat_above(0).term;
     let mut beta = launch(&fleet, "beta").start();
@@ -135,8 +135,8 @@ impl ServerCertVerifier for AcceptAny {
     }
 }
 
-/// The identity whose certificate the client presents, and the identity whose key signs. `None` if the client presents
-/// no certificate.
+/// The identity whose certificate the client presents, and the identity whose key the client signs with. `None` if the
+/// client presents no certificate.
 type Credentials<'a> = Option<(&'a Identity, &'a Identity)>;
 
 fn connect(to: SocketAddr, credentials: Credentials<'_>) -> io::Result<impl io::Read + io::Write + use<>> {
@@ -159,7 +159,7 @@ fn connect(to: SocketAddr, credentials: Credentials<'_>) -> io::Result<impl io::
     Ok(StreamOwned::new(ClientConnection::new(Arc::new(config), name).expect("a client"), stream))
 }
 
-/// Sends a message. Returns the host's first answer, and true if the host then closes the connection. The answer is
+/// Sends a message. Returns the host's first answer, and true if the host closes the connection after it. The answer is
 /// empty if the host closes the connection at once.
 fn answer_to(mut peer: impl io::Read + io::Write, message: &str) -> (String, bool) {
     let _ = peer.write_all(message.as_bytes());
@@ -168,7 +168,8 @@ fn answer_to(mut peer: impl io::Read + io::Write, message: &str) -> (String, boo
     let mut next =
         || peer.read(&mut some).map_or_else(|_| String::new(), |read| String::from_utf8_lossy(&some[..read]).into());
     let first = next();
-    // While a peer is linked, it receives a message about each renewal.
+    // While a peer is linked, it receives a message about each renewal. An empty read means that the host has closed
+    // the connection.
     (first, (0..20).any(|_| next().is_empty()))
 }
 
@@ -205,7 +206,8 @@ fn network_peers_disturb_no_node() {
     let mut first = greeted(&mallory, &own);
     let second = greeted(&namesake, &hello(ELECTION, &to, "namesake", "ee"));
     let receives = |peer: &mut dyn io::Read| peer.read(&mut [0; 1024]).is_ok_and(|read| read > 0);
-    // The first message may have been sent before the other node's hello. The later messages report renewals.
+    // The host may have sent the first message before the other node's hello arrived. The later messages report
+    // renewals, so they show that the link still exists.
     assert!((0..3).all(|_| receives(&mut first)), "another node's hello ended the link");
     drop((first, second));
     let refused: [(&str, Credentials<'_>, String); 8] = [
@@ -226,7 +228,7 @@ fn network_peers_disturb_no_node() {
         let (answer, _) = connect(at, credentials).map(|peer| answer_to(peer, &message)).unwrap_or_default();
         assert_eq!(answer, "", "{what}");
     }
-    // Peers that stay silent, that do not speak TLS, and that flood the host.
+    // Three more kinds of peers: some stay silent, some do not speak TLS, and some flood the host.
     let loiterers: Vec<_> = (0..200).filter_map(|_| TcpStream::connect(at).ok()).collect();
     let is_over = Arc::new(AtomicBool::new(false));
     let floods = std::thread::spawn({
@@ -282,11 +284,12 @@ fn coordinator_that_connects_to_the_peer_port_is_refused() {
     drop(alpha);
 }
 
-/// A client that can write to the store can make a standby connect to it instead of the leader.
+/// A client with write access to the store can announce itself as the leader. A standby then connects to that client.
 #[test]
 fn false_leader_in_the_store_causes_reads_and_no_takeover() {
     let fleet = Fleet::new(Store::sqlite());
-    // The leader listens only on its socket, which is removed, so the standby finds only the liar.
+    // The leader listens only on its local socket, and the test removes that socket. So the standby can connect only to
+    // the liar.
     let alpha = fleet.launch("alpha").arg("--links=true").arg("--reclaim=false").start();
     let term = fleet.beat_above(0).term;
     keeps_leading(&fleet, &alpha, term);
@@ -309,7 +312,7 @@ fn false_leader_in_the_store_causes_reads_and_no_takeover() {
         move || {
             let config = Arc::new(config);
             let (mut calls, mut last) = (0, OffsetDateTime::now_utc());
-            // The thread ends when the test drops its own `count`.
+            // The thread ends when the test drops its own reference to `count`.
             while Arc::strong_count(&count) > 1 {
                 std::thread::sleep(Duration::from_millis(10));
                 let Ok((victim, _)) = liar.accept() else { continue };
@@ -350,7 +353,7 @@ fn false_leader_in_the_store_causes_reads_and_no_takeover() {
     keeps_leading(&fleet, &alpha, term);
     let status = fleet.status();
     assert_eq!((status["term"].as_u64(), status["lease"].as_str()), (Some(term), Some("held")), "{status}");
-    // If alpha dies, beta still takes over. The lies have not raised the number of its term.
+    // When alpha dies, beta still takes over. The lies about high terms have not raised the number of beta's term.
     alpha.signal(Signal::KILL);
     let next = beta.after(term, "elected").term;
     assert!(next > term && next < 1 << 40, "no lie has raised {next}");

@@ -1,4 +1,4 @@
-//! Symbolic links that a guest plants for its host to follow, and compiled code that was patched.
+//! Symbolic links that a guest plants so that its host follows them, and patched compiled code in the cache.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -25,7 +25,7 @@ fn home() -> TempDir {
     home
 }
 
-/// Runs `baton run` with these settings, and with usual values for the other required settings.
+/// Runs `baton run` with these settings. The other required settings have default values.
 fn run(home: &Path, settings: &[(&str, &str)]) -> Finished {
     let mut command = baton(home);
     command.arg("run").arg(Guest::UsesFiles.module()).args(["--election", "job"]);
@@ -40,8 +40,8 @@ fn run(home: &Path, settings: &[(&str, &str)]) -> Finished {
     finish(command)
 }
 
-/// Checks that the host refused the setting `place`. The error states whose path it is (`what`), the writable folder in
-/// that path (`through`), and the grant of that folder.
+/// Checks that the host refused the setting `place`. The error must state what the path belongs to (`what`), which
+/// folder in that path is writable (`through`), and which grant makes it writable (`granted`).
 #[track_caller]
 fn refused(finished: &Finished, place: &str, what: &str, through: &Path, granted: &str) {
     let Finished { code, stderr, .. } = finished;
@@ -74,7 +74,7 @@ fn host_refuses_paths_that_a_coordinator_can_change() {
     ] {
         refused(&with((flag, value)), flag, what, &data, "data");
     }
-    // Files in subfolders, and paths that do not exist yet.
+    // The host also refuses paths that do not exist yet, and files in subfolders.
     let store = with(("--store", "sqlite:data/new/store"));
     refused(&store, "--store", "the store", &data, "data");
     refused(&with(("--secret", "token=file:data/in/token")), "--secret", r#"the secret "token""#, &data, "data");
@@ -84,7 +84,7 @@ fn host_refuses_paths_that_a_coordinator_can_change() {
     module.args(["--node", "a", "--store", "sqlite:store", "--cache", "off", "--config", "etc/baton.toml"]);
     refused(&finish(module), "MODULE", "the module", &data, "data");
 
-    // Default paths: the configuration file and the cache's key.
+    // The host also checks default paths: those of the configuration file and of the cache's key.
     let mut usual = baton(home.path());
     usual.arg("run").arg(Guest::UsesFiles.module()).args(["--election", "job", "--dir", ".::/data"]);
     refused(&finish(usual), "config (by default)", "the configuration file", &base, ".");
@@ -93,7 +93,7 @@ fn host_refuses_paths_that_a_coordinator_can_change() {
     let key = run(home.path(), &[state, ("--cache", "cache")]);
     refused(&key, "--cache", "the key of the cache", &base.join(".local/state"), ".local/state");
 
-    // Paths in environment variables.
+    // The host also checks paths in environment variables.
     for (variable, what) in [("PATH", "the folder of programs"), ("SSL_CERT_FILE", "the file of certificates")] {
         let mut command = baton(home.path());
         command.arg("run").arg(Guest::UsesFiles.module()).args(["--election", "job", "--dir", "data::/data"]);
@@ -101,7 +101,7 @@ fn host_refuses_paths_that_a_coordinator_can_change() {
         refused(&finish(command), variable, what, &data, "data");
     }
 
-    // Paths of another coordinator.
+    // The host also checks the paths of another coordinator.
     let tables = format!(
         "store = 'sqlite:store'\ncache = 'off'\nnode = 'a'\n\
          [coordinators.job]\nmodule = {module:?}\ndir = ['data::/data']\n\
@@ -170,7 +170,7 @@ fn links_are_refused_by_their_place_and_by_their_target() {
     let secret =
         |path: &str| run(home.path(), &[("--dir", "data::/data"), ("--secret", &format!("token=file:{path}"))]);
     let (data, within) = (base.join("data"), base.join("data/in"));
-    // Links that lead out of the folder, into it, and through it.
+    // Makes links that lead out of the granted folder, into it, and through it.
     symlink("../outside/token", data.join("out")).expect("a link");
     symlink(data.join("token"), base.join("outside/in")).expect("a link");
     symlink("data/in/deep/../../../outside", base.join("past")).expect("a link");
@@ -200,11 +200,11 @@ fn granted_folder_is_recognized_wherever_it_is_mounted() {
         finish(with_mounts(&command, &format!("cd {}; {mount}", base.display())))
     };
     let what = r#"the secret "token""#;
-    // A granted folder is mounted elsewhere, too.
+    // A granted folder is also mounted outside of its grant.
     let elsewhere = base.join("outside");
     refused(&mounted("mount --bind data outside", "outside/token"), "--secret", what, &elsewhere, "data");
     refused(&mounted("mount --bind data/in outside", "outside/token"), "--secret", what, &elsewhere, "data");
-    // A folder from elsewhere is mounted in the granted one.
+    // A folder from outside is mounted in the granted folder.
     refused(&mounted("mount --bind outside data/in", "outside/token"), "--secret", what, &elsewhere, "data");
     let tmpfs = "mount -t tmpfs tmpfs data/in; mkdir data/in/deep; echo x > data/in/deep/token";
     let elsewhere = base.join("data");
@@ -249,11 +249,11 @@ fn later_term_does_not_follow_a_planted_link() {
     fs::remove_file(data.join("in")).expect("a link is there");
     fs::create_dir(data.join("in")).expect("a folder");
     fs::write(data.join("in/token"), "outside").expect("a file");
-    // Skips one more term, because it may have begun just before the change.
+    // Skips the term after the last one in the log, because that term may have begun just before the change.
     let begun = fleet.journal.events().iter().map(|event| event.term).max().unwrap_or(term);
     let term = fails(begun + 1, "was replaced after the host started");
-    // The runner for the next term looks for the folder before it creates threads. Once it has threads, it has started
-    // without the folder.
+    // The runner for the next term looks for the folder before it creates threads. Once the runner has threads, it has
+    // looked, and has not found the original folder.
     until("a runner for the next term", || {
         let threads = |pid| fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
         let threads: Vec<_> = node.runners().into_iter().map(threads).collect();
@@ -304,7 +304,8 @@ fn patched_cache_entry_is_compiled_again() {
         let mut node = fleet.launch_with(name, &[("--cache", &flag)]).start();
         let ready = node.event("a module to be ready", |event| event.name == "module_ready");
         assert_eq!(ready.fields["cached"], cached, "{ready:?}");
-        // The journal keeps only some lines of a burst, so this accepts any beat but the first, which has another text.
+        // The journal keeps only some lines of a burst, so the test accepts any beat except the first one, which has a
+        // different form.
         let is_counted = |line: &str| line.starts_with("beat ") && !line.starts_with("beat in ");
         let beat = fleet.beat("a beat", |event| event.from == name && is_counted(event.text("line")));
         assert!(beat.text("line").ends_with(&format!(" of term {}", beat.term)), "{beat:?}");

@@ -47,7 +47,7 @@ impl Proxy {
         Self { port, shared, acceptor: Some(acceptor) }
     }
 
-    /// Changes the mode, also for open connections.
+    /// Changes the mode of all connections, including open ones.
     pub fn set(&self, mode: Mode) {
         *self.shared.mode.lock().unwrap_or_else(PoisonError::into_inner) = mode;
         self.shared.changed.notify_all();

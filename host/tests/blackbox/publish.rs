@@ -1,5 +1,4 @@
-//! Modules that are published as operators and their pipelines do it: concurrently, and with pushes that are killed at
-//! any moment.
+//! Publishes modules as operators and their pipelines do. Pushes run concurrently, and may be killed at any moment.
 
 #![allow(clippy::disallowed_methods, reason = "the duration of a push only spreads the moments at which it is killed")]
 
@@ -181,7 +180,8 @@ fn killed_push_lists_no_version_without_bytes(fleet: Fleet) {
     for n in 0..50 {
         let version = Version::new(&fleet, n);
         let mut pusher = version.command().stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a process");
-        // Kills pushes at moments that cover the whole push evenly: fractional parts of multiples of the golden ratio.
+        // Kills each push at a different moment. Fractional parts of multiples of the golden ratio spread these moments
+        // evenly over the duration of a push.
         std::thread::sleep(whole.mul_f64((f64::from(n) * 0.618_034).fract()));
         let pid = Pid::from_raw(pusher.id().cast_signed()).expect("a pid is never 0");
         kill_process(pid, Signal::KILL).expect("a child that is not reaped");
@@ -190,7 +190,8 @@ fn killed_push_lists_no_version_without_bytes(fleet: Fleet) {
         // Adapts the estimate of a push's duration, so that about half of the pushes are killed before they end.
         whole = whole.mul_f64(if status.success() { 0.85 } else { 1.15 });
         let newest = check_listed_modules(&fleet);
-        // The previous push's last request may have arrived late.
+        // The previous push was possibly killed, but its last request may have reached the store late. So its version
+        // may be current, too.
         assert!([current, before, version.digest].contains(&newest), "neither the old nor the new one is current");
         assert!(!status.success() || newest == version.digest, "the push succeeded and is not current");
         completed += u32::from(newest == version.digest);
@@ -267,7 +268,7 @@ fn push_warns_of_nodes_that_follow_another_source(fleet: Fleet) {
 fn nodes_run_and_announce_the_pushed_version(fleet: Fleet) {
     let beats = std::fs::read(Guest::Beats.module()).expect("the guest");
     let [old, new] = [1, 2].map(|n| Version::of(&fleet, beats.clone(), n));
-    // Waits until one of the nodes runs the version, and both have it.
+    // Waits until one of the two nodes runs the version, and both nodes hold it.
     let until_runs = |version: &Version| {
         until("the version to run on one node and be held by both", || {
             let rows = rows(&fleet);
@@ -286,7 +287,8 @@ fn nodes_run_and_announce_the_pushed_version(fleet: Fleet) {
     let back = fleet.command(&["rollback", ELECTION]);
     assert_eq!(back.code, Some(0), "{back:?}");
     until_runs(&old);
-    // Nodes withdraw their announcements as they exit, if the store answers in time.
+    // A node that exits withdraws its announcement only if the store answers in time. If it does not, the test tries
+    // again.
     until("no node to be announced", || {
         for node in &mut nodes {
             assert!(node.terminate().success());
@@ -341,8 +343,8 @@ fn prune_removes_old_versions(fleet: Fleet) {
     let left: Vec<Digest> = listed(&fleet).iter().map(|(digest, _)| *digest).collect();
     assert_eq!(left, [5, 4, 3, 1].map(|n: usize| versions[n].digest));
 
-    // After an hour, `prune` also removes the bytes of these versions. Only in SQLite can the test set time stamps
-    // back.
+    // After an hour, `prune` also removes the bytes of these versions. The test can set time stamps back only in
+    // SQLite.
     let Store::Sqlite(folder) = &fleet.store else { return };
     let db = rusqlite::Connection::open(folder.path().join("modules.db")).expect("the file");
     db.execute("UPDATE module SET stored = stored - 3601", []).expect("an hour");
@@ -401,7 +403,7 @@ impl<'a> Version<'a> {
         Self::of(fleet, wat::parse_str(DONE).expect("the text is right"), n)
     }
 
-    /// Makes the nth variant of a module, with the same code and another digest.
+    /// Makes the nth variant of a module. The variants have the same code, but different digests.
     fn of(fleet: &'a Fleet, module: Vec<u8>, n: u8) -> Self {
         let module = numbered(module, n);
         let path = fleet.home.path().join(format!("version-{n}.wasm"));
@@ -440,14 +442,14 @@ fn signature(comment: &str) -> String {
 }
 
 fn rows(fleet: &Fleet) -> Vec<Value> {
-    // The command fails if the store is busy for too long.
+    // The command fails if the store is busy for too long. In that case, it runs again.
     until("a list", || {
         let listed = fleet.command(&["modules", ELECTION, "--output=json"]);
         if listed.code == Some(0) { Ok(listed.json().as_array().expect("an array").clone()) } else { Err(listed) }
     })
 }
 
-/// Returns the digests of the versions, newest first. Each comes with true if that version is current.
+/// Returns the digest of each version, newest first, with true if that version is current.
 fn listed(fleet: &Fleet) -> Vec<(Digest, bool)> {
     let digest = |row: &Value| row["digest"].as_str().expect("text").parse().expect("a digest");
     rows(fleet).iter().map(|row| (digest(row), row["current"] == true)).collect()

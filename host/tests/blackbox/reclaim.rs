@@ -73,7 +73,7 @@ fn lease_is_not_reclaimed_while_its_holder_may_still_act() {
     alpha.signal(Signal::STOP);
     let beta = fleet.launch_with("beta", &MINUTE).start();
     follows(&beta, "alpha");
-    // Holds the runner's lock, like a runner that a debugger keeps from exiting.
+    // Holds the runner's lock, as if a debugger kept the runner from exiting.
     let holds = fs::File::options().write(true).open(&lock_file).expect("the lock file");
     let wanted = libc::flock { l_type: libc::F_WRLCK as i16, l_whence: 0, l_start: 1 << 40, l_len: 1, l_pid: 0 };
     // SAFETY: `holds` keeps the descriptor open, and `wanted` is a valid `flock` that outlives the call. The call only
@@ -85,7 +85,7 @@ fn lease_is_not_reclaimed_while_its_holder_may_still_act() {
     follows(&gamma, "alpha");
     let kept = fs::read(&note).expect("its note");
     drop((beta, gamma));
-    // Replaces the note with a named pipe. A host must still start and follow the leader.
+    // Replaces the note with a named pipe. A host must still start, and must become a standby of alpha.
     fs::remove_file(&note).expect("the note");
     mknodat(CWD, &note, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
     drop(holds);
@@ -105,7 +105,8 @@ fn lease_is_not_reclaimed_while_its_holder_may_still_act() {
     fleet.check_promises();
 }
 
-/// A machine is cloned with its boot id and its state folder, so each copy treats the other as dead.
+/// Simulates a machine that is cloned together with its boot id and its state folder. Each of the two machines then
+/// takes the other's host for dead.
 #[test]
 fn live_leader_is_fenced_off_when_its_clone_reclaims() {
     let fleet = Fleet::new(Store::azurite());
@@ -126,7 +127,7 @@ fn live_leader_is_fenced_off_when_its_clone_reclaims() {
     let beta = beta.env("BATON_CACHE", &format!("{clone}/cache")).start();
     let took = beta.event("to take over", |event| event.name == "reclaimed");
     assert_eq!((took.text("from"), took.text("incarnation")), ("alpha", incarnation.as_str()), "{took:?}");
-    // The store refuses the old holder's next renewal, within D/6.
+    // The old holder renews its lease again within D/6, and the store refuses this renewal.
     let lost = alpha.event("to lose its lease", |event| event.name == "leadership_lost");
     assert_eq!(lost.term, term, "{lost:?}");
     let ended = alpha.event("its end", |event| event.name == "ended" && event.term == term);
@@ -147,7 +148,7 @@ fn follows(node: &Node, leader: &str) {
 }
 
 /// Starts a leader. Returns the node, its term, the path of its note, and its incarnation. On a slow disk, a host may
-/// lead without a note. In that case, this tries again.
+/// lead without a note. In that case, this function starts another leader.
 fn leader(fleet: &Fleet) -> (Node, u64, PathBuf, String) {
     let mut last = 0;
     until("a leader with a note", || {

@@ -1,5 +1,5 @@
-//! `baton rerun` in each state of a finished election's lease. The next instance must not run while the last one may
-//! still run.
+//! `baton rerun` in each state of a finished election's lease. The next instance must not start while the last one may
+//! still be running.
 
 use std::time::Duration;
 
@@ -27,7 +27,8 @@ scenarios! {
 /// D on both stores: long enough for several commands on a busy machine.
 const LEASE: &str = "15s";
 
-/// Finishes the fleet's election. Returns the fleet, the node that ran the instance and now waits, and its term.
+/// Finishes the fleet's election. Returns the fleet, the node that ran the instance, and the term. The node keeps
+/// running.
 fn finished(fleet: Fleet) -> (Fleet, Node, u64) {
     let fleet = fleet.with(Guest::Done);
     let alpha = fleet.launch_with("alpha", &[("--restart", "on-failure"), ("--lease", LEASE)]).start();
@@ -116,7 +117,7 @@ fn rerun_is_refused_when_lease_has_no_time_limit(fleet: Fleet) {
 
 fn rerun_changes_nothing_when_election_is_not_finished(fleet: Fleet) {
     let (alpha, term) = fleet.leader("alpha");
-    // Ignores the instance's usage, which grows.
+    // Leaves out the instance's usage, which changes all the time.
     let lease = || {
         let mut status = status_with_lease(&fleet, "held");
         status["usage"].take();

@@ -28,7 +28,7 @@ fn async_coordinator_waits_for_answer_timer_and_stop_at_once() {
         let line = format!("{url} {line}");
         node.event(&line, |event| event.name == "output" && event.text("line") == line);
     }
-    // The third request hangs for longer than the grace, so only the request to stop can end it.
+    // The third request hangs for longer than the grace, so only the request to stop can end the guest's wait.
     for request in requests.iter().take(3) {
         assert!(request.lines().any(|line| line.eq_ignore_ascii_case("baton-term: 1")), "{request}");
     }
@@ -48,7 +48,8 @@ enum Answer {
     None,
 }
 
-/// Starts a service that gives one of these answers on each connection. Returns its address and the requests.
+/// Starts a service that gives these answers in order, one on each connection. Returns the service's address and the
+/// requests that it receives.
 fn service(answers: &'static [Answer]) -> (SocketAddr, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! Hosts whose instance has not ended in time. The host never releases the lease:
+//! Hosts whose instance has not ended in time. Such a host never releases the lease. There are two cases:
 //!
 //! - If the instance may still run, the host ends itself before the lease expires.
 //! - If the host has killed the instance, but the kernel does not end it, the host only gives up leadership.
@@ -23,7 +23,7 @@ fn launch(fleet: &Fleet) -> Launch {
     fleet.launch_with("alpha", &[("--lease", "40s")])
 }
 
-/// Waits for the end of a host, and checks that the host killed itself.
+/// Waits until a host has exited, and checks that the host killed itself.
 fn ends_itself(node: &mut Node) {
     let status = node.wait();
     assert_eq!(status.signal(), Some(Signal::KILL.as_raw()), "{status:?}");
@@ -36,7 +36,7 @@ fn is_not_released(fleet: &Fleet, term: u64) {
     assert_ne!(status["lease"], "free", "{status}");
 }
 
-/// Returns the host's last event before it ended itself.
+/// Returns the event that the host logged last, just before it ended itself.
 fn last_words(fleet: &Fleet) -> Event {
     let events = fleet.journal.events();
     for never in ["ended", "released"] {
@@ -125,7 +125,7 @@ fn watchdog_ends_host_when_its_supervisor_is_stopped() {
     ends_itself(&mut node);
     is_not_released(&fleet, term);
     let words = last_words(&fleet);
-    // The lease has not expired yet.
+    // The host logged its last event before the lease could have expired.
     assert!(words.ts < safe + LEASE, "{words:?} is not within D of {safe}");
     assert!(words.text("reason").contains("the host ends itself"), "{words:?}");
     fleet.check_promises();
@@ -181,7 +181,7 @@ fn ends_late_by() -> time::Duration {
     let mut node = fleet.launch_with("alpha", &[("--lease", "4s")]).start();
     node.after(0, "started");
     let (at, runners) = (Endpoint::of(&node), node.runners());
-    // The host computes the time left after this moment.
+    // The host computes the remaining time only after this moment.
     let before = OffsetDateTime::now_utc();
     let left = sample(&at.ask("/metrics").body, &format!("baton_lease_remaining_seconds{{election=\"{ELECTION}\"}}"));
     node.signal(Signal::STOP);

@@ -146,7 +146,7 @@ fn certificate_is_reloaded_on_sighup() {
     };
     assert!(is_certified_by(&first) && !is_certified_by(&second));
 
-    // If only the certificate is replaced and not its key, the host keeps the old pair.
+    // If the certificate is replaced but not its key, the host keeps the old certificate and key.
     put(&second, &["cert.pem"]);
     node.signal(Signal::HUP);
     let refused = node.event("the refusal", |event| event.name == "reload" && !event.text("error").is_empty());
@@ -185,7 +185,7 @@ fn trusted_keys_are_reloaded_on_sighup() {
     let trust = keys.display().to_string();
     let node = fleet.launch_from("alpha", &module, &[("--trust", &trust)]).without_terminal().start();
     fleet.beat_above(0);
-    // A new version, signed with the next key.
+    // Replaces the module with a new version that is signed with the next key.
     bytes.extend([0, 3, 1, b'n', 2]);
     fs::write(&signature, second.sign(&bytes)).expect("written");
     fs::write(module.with_extension("new"), &bytes).expect("written");

@@ -21,7 +21,7 @@ scenarios! {
 }
 
 fn every_node_holds_the_pushed_version(fleet: Fleet) {
-    // Nodes hold the previous version during the probation, which outlasts the test.
+    // Nodes also hold the previous version during the probation of the next one. This probation outlasts the test.
     let probation = [("--probation", "1h")];
     let mut nodes = ["alpha", "beta"].map(|name| fleet.launch_from(name, PUSHED, &probation).start());
     for node in &nodes {
@@ -46,7 +46,8 @@ fn every_node_holds_the_pushed_version(fleet: Fleet) {
     announced(&fleet, &leader, |node| both(node) && node.runs == Some(second.digest));
     announced(&fleet, standby, |node| both(node) && node.runs.is_none());
     fleet.beat_above(started.term);
-    // Nodes withdraw their announcements as they exit, if the store answers in time.
+    // A node that exits withdraws its announcement only if the store answers in time. If it does not, the test tries
+    // again.
     until("no node to be announced", || {
         for node in &mut nodes {
             assert!(node.terminate().success());
@@ -160,7 +161,7 @@ fn election() -> ElectionName {
     ElectionName::new(ELECTION).expect("a name")
 }
 
-/// Sends a request to the store directly, until the store answers.
+/// Sends a request directly to the store, and repeats it until the store answers.
 fn on_store<T, E: std::fmt::Debug>(fleet: &Fleet, ask: impl AsyncFn(&dyn ObjectStore) -> Result<T, E>) -> T {
     let store = baton_store::open(&fleet.store.url().parse().expect("a URL")).expect("a store");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -31,14 +31,15 @@ scenarios! {
 /// lost.
 fn commits_outlive_sigkill(fleet: Fleet) {
     let fleet = fleet.with(Guest::KeepsHistory);
-    // If successors wait for leases to expire, each takeover takes at least 15 s.
+    // If successors must wait for leases to expire, each takeover takes at least 15 s. In that case, there are fewer
+    // kills.
     let (enough, kills) = (10_000, if fleet.sees_deaths() { 8 } else { 2 });
     let mut nodes: Vec<_> = ["alpha", "beta"].map(|name| fleet.node(name)).into_iter().collect();
     let mut term = 0;
     for kill in 1..=kills {
         let first = fleet.beat("a commit of a new term", |event| event.term > term && saved(event).is_some());
         let goal = enough * kill / kills;
-        // On a busy machine, the term may also end for another reason than the kill.
+        // On a busy machine, the term may also end for a reason other than the kill.
         let is_enough = |count| count >= goal || count > saved_count(&first) + enough / kills;
         let last = fleet.journal.wait_for_the_last("enough commits of this term or the next ones", |events| {
             let mut lines = events.iter().filter(|event| event.term >= first.term && event.name == "output");
@@ -64,12 +65,13 @@ fn commits_outlive_sigkill(fleet: Fleet) {
     fleet.check_promises();
 }
 
-/// The leader loses the store while its guest commits.
+/// Cuts off the leader from the store while its guest commits.
 fn history_is_kept_when_leader_loses_the_store_in_a_commit(fleet: Fleet) {
     let fleet = fleet.with(Guest::KeepsHistory);
     let mut alpha = fleet.node("alpha");
     let term = fleet.beat("commits", |event| saved(event).is_some_and(|count| count >= 20)).term;
-    // On Azurite, beta's URL avoids the outage. The embedded store is unavailable to both nodes.
+    // On Azurite, beta's URL bypasses the proxy, so the outage does not affect beta. On the embedded store, the outage
+    // affects both nodes.
     let around = fleet.store.url_around_the_proxy();
     let mut beta = fleet.launch_with("beta", &[("--store", &around)]).start();
     beta.event("to follow alpha", |event| event.name == "standby" && event.text("reason").contains("alpha"));
@@ -130,7 +132,7 @@ fn operator_reads_and_changes_the_state(fleet: Fleet) {
     let whole = state(&["export", ELECTION]);
     assert_eq!(whole.json()["entries"]["bytes"]["base64"], "AP8K");
 
-    // An import restores all entries, including binary ones, and removes entries that are not in it.
+    // An import restores all entries, including binary ones, and removes entries that the import does not contain.
     assert_eq!(state(&["put", ELECTION, "later", "x"]).code, Some(0));
     let import = finish_with_input(fleet.baton(&["state", "import", ELECTION]), whole.stdout.as_bytes());
     assert_eq!(import.code, Some(0), "{import:?}");
@@ -161,7 +163,7 @@ fn values_are_escaped_on_a_terminal_only() {
     let entries = serde_json::json!({ "key": value, "key\u{1b}]0;x\u{7}\u{9b}": "x" });
     let import = serde_json::json!({ "format": "baton state 1", "election": ELECTION, "term": 1, "entries": entries })
         .to_string();
-    // Starts a node once, because it creates the store.
+    // Starts a node and stops it again, because only a node creates the store.
     let mut node = fleet.node("alpha");
     node.after(0, "elected");
     assert!(node.terminate().success());
@@ -180,11 +182,11 @@ fn values_are_escaped_on_a_terminal_only() {
         check,
     ] {
         let shown = on_a_terminal(&command);
-        // The argument parser's own colors are allowed.
+        // The output may contain the colors of the argument parser, but not these control sequences.
         assert!(!shown.contains("\u{1b}[2J") && !shown.contains(['\u{9b}', '\u{7}']), "{command:?}: {shown:?}");
         assert!(shown.contains("\\u{1b}") || shown.contains("\\u001b"), "{command:?}: {shown:?}");
     }
-    // JSON escapes do not change the values.
+    // The JSON output contains escapes, but they do not change the values.
     let exported = fleet.command(&["state", "export", ELECTION]);
     assert_eq!(exported.json()["entries"], entries);
     assert!(exported.stdout.contains("\\u009b") && !exported.stdout.contains('\u{9b}'), "{exported:?}");

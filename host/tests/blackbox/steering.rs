@@ -1,5 +1,5 @@
-//! Steering of a fleet by commands. The leader is alive, hangs or is cut off from the store. Other nodes hang, run an
-//! older version or share an id. The scenarios that need no processes are in `in_process/nodes`.
+//! Steering of a fleet by commands. In these scenarios, the leader is alive, hangs or is cut off from the store, and
+//! other nodes hang, run an older version or share an id. Scenarios that need no processes are in `in_process/nodes`.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -158,7 +158,7 @@ fn hanging_leader_obeys_commands_when_it_wakes(fleet: Fleet) {
     done(&step_down, &["beta leads in term"]);
     assert_eq!(fleet.beat_above(term).from, "beta");
     beta.pause();
-    // No running node is left to confirm the suspension.
+    // Both nodes are paused now, so no node can confirm the suspension.
     done(&steer(&fleet, &["suspend"]), &["fleet is suspended", "beta has not confirmed the suspension"]);
     alpha.resume();
     beta.resume();
@@ -184,12 +184,12 @@ fn transfer_waits_for_expiry_when_leader_hangs(fleet: Fleet) {
 fn request_stays_in_force_when_store_goes_away(fleet: Fleet) {
     let (alpha, term) = fleet.leader("alpha");
     listed(&fleet, "alpha", |row| row["role"] == "leader");
-    // A command that could not write its request must not claim that the request stays in force.
+    // If a command could not write its request, it must not claim that the request stays in force.
     let outage = fleet.store.cut();
     let away = steer(&fleet, &["suspend", "--timeout", "1s"]);
     drop(outage);
     assert!(away.code == Some(1) && !away.stderr.contains("stays in force"), "{away:?}");
-    // While the command waits for a leader that hangs, the store goes away.
+    // The leader hangs, and the store becomes unavailable while the command waits for the leader.
     fleet.beat_above(elected(&fleet, "alpha").last().map_or(term, |term| term - 1));
     alpha.pause();
     let mut suspend = fleet.baton(&["suspend", ELECTION, "--timeout", "8s"]);
@@ -210,7 +210,7 @@ fn request_stays_in_force_when_store_goes_away(fleet: Fleet) {
     fleet.check_promises();
 }
 
-/// Only a store behind a network can be unreachable for one node alone.
+/// This test needs a store behind a network, because only such a store can be unreachable for one node alone.
 #[test]
 fn commands_wait_for_expiry_when_leader_is_cut_off() {
     let fleet = Fleet::new(Store::azurite());
@@ -230,7 +230,8 @@ fn commands_wait_for_expiry_when_leader_is_cut_off() {
     drop(outage);
     assert_eq!(ineligible(&alpha, "suspended").text("reason"), "while it is away");
     ineligible(&beta, "suspended");
-    // The same case with a step-down instead of a transfer: alpha leads, and loses the store while beta is ready.
+    // The same case with a step-down instead of a transfer. Alpha leads again, and is cut off from the store while beta
+    // is ready.
     assert!(beta.terminate().success());
     done(&steer(&["resume", ELECTION]), &["is resumed: alpha leads"]);
     let term = fleet.beat_above(elected(&fleet, "beta")[0]).term;
@@ -261,7 +262,7 @@ fn break_lease_breaks_only_leases_of_other_clients(fleet: Fleet) {
 fn hosts_without_steering_are_named(fleet: Fleet) {
     let (mut alpha, _) = fleet.leader("alpha");
     assert!(alpha.terminate().success());
-    // An older host announces itself without steering, and leads.
+    // The test plays an older host, which announces itself without support for steering, and holds the lease.
     let unaware = |node: &str| Announcement::now(node, &format!("{node}-1"), "", vec![], None);
     let announce = |older: Announcement| {
         on_store(&fleet, async |store| {

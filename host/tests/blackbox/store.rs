@@ -58,7 +58,7 @@ impl Store {
         Self::Azurite { proxy: Proxy::new(azurite.address().port()), azurite }
     }
 
-    /// Returns the nodes' value of `--store`.
+    /// Returns the value of `--store` for the nodes.
     pub fn url(&self) -> String {
         match self {
             Self::Sqlite(folder) => format!("sqlite:{}", folder.path().display()),
@@ -71,7 +71,8 @@ impl Store {
         format!("http://127.0.0.1:{}/devstoreaccount1", proxy.port)
     }
 
-    /// D: Azure's shortest lease, and long enough for renewals on a busy machine.
+    /// D, the duration of the lease. It is the shortest that Azure supports, and long enough for renewals on a busy
+    /// machine.
     pub fn lease(&self) -> Duration {
         Duration::from_secs(15)
     }
@@ -99,12 +100,13 @@ impl Store {
         until("a renewal", || if changes() > before { Ok(()) } else { Err(before) });
     }
 
-    /// Leaves all requests unanswered, or locks the embedded store, until the outage is dropped.
+    /// Leaves all requests unanswered until the returned outage is dropped. Locks the store's file if the store is
+    /// embedded.
     pub fn hang(&self) -> Outage<'_> {
         self.take_away(Mode::Hang)
     }
 
-    /// Returns a URL that avoids outages on Azurite.
+    /// Returns a URL that bypasses the proxy on Azurite, so that outages do not affect its users.
     pub fn url_around_the_proxy(&self) -> String {
         match self {
             Self::Sqlite(_) => self.url(),
@@ -127,7 +129,7 @@ impl Store {
         }
     }
 
-    /// Closes all connections, or locks the embedded store, until the outage is dropped.
+    /// Closes all connections until the returned outage is dropped. Locks the store's file if the store is embedded.
     pub fn cut(&self) -> Outage<'_> {
         self.take_away(Mode::Cut)
     }
@@ -146,7 +148,7 @@ impl Store {
         }
     }
 
-    /// Breaks the lease at once, as an operator may.
+    /// Breaks the lease at once, as an operator can.
     pub fn break_lease(&self) {
         match self {
             Self::Sqlite(_) => {
@@ -165,7 +167,7 @@ impl Store {
                 let changed = self.open().execute(DELETE, [ELECTION]).expect("the record is deleted");
                 assert_eq!(changed, 1, "there was no record to delete");
             }
-            // Only the lease's holder may delete a leased blob.
+            // Only the lease's holder may delete a leased blob, so the lease is broken first.
             Self::Azurite { .. } => self.azure(async |_, blob| {
                 blob.break_lease().lease_break_period(Duration::ZERO).await.expect("the lease is broken");
                 blob.delete().await.expect("the blob is deleted");
@@ -177,8 +179,8 @@ impl Store {
     pub fn delete(&self) {
         match self {
             Self::Sqlite(folder) => {
-                // A running host may write a journal or an announcement meanwhile, so this tries until the folder
-                // is empty.
+                // A running host may write a journal or an announcement in the meantime. So this loop deletes files
+                // until the folder is empty.
                 until("the store to be empty", || {
                     for entry in std::fs::read_dir(folder.path())? {
                         let entry = entry?;
@@ -201,7 +203,7 @@ impl Store {
         }
     }
 
-    /// Creates the deleted store again, empty.
+    /// Creates an empty store in place of the deleted one.
     pub fn make_anew(&self) {
         match self {
             Self::Sqlite(folder) => {
@@ -237,7 +239,7 @@ impl Store {
         }
     }
 
-    /// Breaks the lease, and writes the unchanged record. A write without a lease id frees a broken lease.
+    /// Breaks the lease, and writes the record without changing it. A write without a lease id frees a broken lease.
     pub fn free_by_a_write(&self) {
         match self {
             Self::Sqlite(_) => {
@@ -313,7 +315,8 @@ impl Store {
 
     fn connection(file: &Path) -> Connection {
         let mut connection = Connection::open(file).expect("a file of the store");
-        // SQLite's own waits become longer and longer, and miss the short gaps between the hosts' locks.
+        // SQLite by itself would wait longer and longer between its attempts, and miss the short gaps between the
+        // hosts' locks.
         let retry = |_| {
             std::thread::sleep(Duration::from_millis(1));
             true
@@ -350,7 +353,7 @@ fn block_on(act: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(act);
 }
 
-/// Repeats a request to the embedded store until it answers, because other processes may keep its file locked.
+/// Repeats a request to the embedded store until the store answers, because other processes may lock the store's file.
 async fn insist<T>(mut ask: impl AsyncFnMut() -> Result<T, StoreError>) -> T {
     let mut patience = Patience::default();
     loop {

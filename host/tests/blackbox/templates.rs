@@ -1,5 +1,5 @@
-//! Templates, the processes that link a version and fork its runners. Coordinators share them, and the host replaces
-//! those that fail.
+//! Templates: the processes that link a version and fork its runners. Coordinators share templates, and the host
+//! replaces a template that fails.
 
 use rustix::process::{Pid, Signal, kill_process};
 use time::OffsetDateTime;
@@ -10,7 +10,7 @@ use crate::guests::Guest;
 use crate::node::{Event, Journal, Launch, Node, until};
 use crate::store::Store;
 
-/// Waits for the only template of a host with one version.
+/// Waits for the template of a host that runs only one version, and so has only one template.
 fn template(node: &Node) -> Pid {
     until("a template", || <[Pid; 1]>::try_from(node.templates()).map(|[pid]| pid))
 }
@@ -71,7 +71,8 @@ fn template_that_does_not_answer_is_replaced() {
         kill(runner);
     }
     let next = fleet.journal.event("a later term", |event| event.name == "output" && event.term > term);
-    // The waiting runner may have served a term before it was killed.
+    // The later term may have run in the waiting runner, just before the test killed it. So the template may be
+    // replaced only now.
     until("another template", || match template(&node) {
         other if other == first => Err(other),
         _ => Ok(()),

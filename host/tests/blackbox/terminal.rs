@@ -60,7 +60,7 @@ fn progress_is_shown_on_a_terminal_only() {
     command.args(["check", "slow.wasm", "--compile-timeout", "4s"]);
     let shown = finish(on_terminal(&command));
     assert!(shown.stdout.contains("compiling slow.wasm, 1 s"), "{shown:?}");
-    // The progress is erased before the answer.
+    // The progress line is erased before the result is printed.
     assert!(shown.stdout.contains("\r\u{1b}[Kerror: ") || shown.stdout.contains("\r\u{1b}[Kslow.wasm"), "{shown:?}");
     let piped = finish(command);
     assert!(!piped.stderr.contains("compiling slow.wasm") && !piped.stderr.contains('\u{1b}'), "{piped:?}");
@@ -70,7 +70,7 @@ fn progress_is_shown_on_a_terminal_only() {
     assert!(!fleet.command(&["doctor", "--quick"]).stderr.contains('\u{1b}'));
 }
 
-/// A running command. It is killed when this is dropped.
+/// A running command, which is killed when this value is dropped.
 struct Watching(Child);
 
 impl Watching {

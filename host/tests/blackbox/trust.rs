@@ -52,7 +52,7 @@ fn untrusted_module_neither_runs_nor_stops_another() {
         (flipped, Some(of_whole.clone()), "does not match the module"),
         (half, Some(of_whole), "does not match the module"),
         (Guest::Beats.build(6), Some("signed: me\n".to_owned()), "signature is invalid"),
-        // A valid signature does not turn a text into a module.
+        // Text with a valid signature is still not a module.
         (b"a text".to_vec(), Some(signer.sign(b"a text")), "not WebAssembly"),
     ] {
         let digest = offer(&module, text);

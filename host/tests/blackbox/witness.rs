@@ -1,5 +1,5 @@
 //! Hosts that die, with a successor on the same machine. The kernel reports the death, so the successor need not wait
-//! for the lease to expire. With a lease of 60 s, a node that leads within 45 s has not waited.
+//! for the lease to expire. With a lease of 60 s, a node that leads within 45 s has not waited for the expiry.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -40,7 +40,7 @@ fn standby_takes_over_at_once_when_host_is_killed() {
     alpha.signal(Signal::KILL);
     let next = fleet.beat_above(term);
     assert!(next.from == "beta" && next.ts < killed + Duration::from_secs(45), "{next:?} after {killed}");
-    // After a second failure, successors wait for a moment, but not until the lease expires.
+    // After a second failure in a row, a successor waits for a short time, but not until the lease expires.
     let _gamma = {
         let gamma = fleet.launch_with("gamma", &MINUTE).start();
         gamma.event("to follow beta", |event| event.name == "standby" && event.text("leader") == "beta");
@@ -74,14 +74,14 @@ fn standby_waits_while_a_process_holds_the_lock() {
     let (mut alpha, beta, term) = pair(&fleet, &MINUTE);
     let lock_file = lock_file_of(&fleet);
     let holds = File::options().write(true).open(&lock_file).expect("the lock file");
-    // Holds the runner's lock, like a runner that a debugger keeps from exiting.
+    // Holds the runner's lock, as if a debugger kept the runner from exiting.
     let wanted = libc::flock { l_type: libc::F_WRLCK as i16, l_whence: 0, l_start: 1 << 40, l_len: 1, l_pid: 0 };
     // SAFETY: `holds` keeps the descriptor open, and `wanted` is a valid `flock` that outlives the call. The call only
     // reads it.
     assert_eq!(unsafe { libc::fcntl(holds.as_raw_fd(), libc::F_OFD_SETLK, &raw const wanted) }, 0);
     alpha.signal(Signal::KILL);
     alpha.wait();
-    // Beta still follows alpha, and the lease is still held.
+    // Beta is still a standby, and alpha's lease is still held.
     let status = fleet.status_until("the standby's view", |status| status["lease"] == "held");
     assert_eq!(status["term"].as_u64(), Some(term), "{status}");
     let is_news = |event: &Event| event.from == "beta" && event.name == "elected";
@@ -106,7 +106,7 @@ fn standby_waits_when_it_does_not_watch_for_deaths() {
 #[test]
 fn standby_waits_when_an_older_host_has_written_since() {
     successor_waits(&[], &[], |fleet| {
-        // After a write by an older host, the record's version differs from the noted one.
+        // After a write by an older host, the record's version differs from the version that alpha has noted.
         let connection = Connection::open(fleet.store.folder().join("lease.db")).expect("the file");
         connection.busy_timeout(Duration::from_secs(10)).expect("a timeout");
         assert_eq!(connection.execute("UPDATE holder SET version = 'older'", []), Ok(1));
@@ -126,7 +126,8 @@ fn successor_waits(leader: &[&str], standby: &[&str], before: impl FnOnce(&Fleet
     let term = fleet.beat_above(0).term;
     let beta = start("beta", standby);
     beta.event("to follow alpha", |event| event.name == "standby" && event.text("leader") == "alpha");
-    // Begins the test right after a renewal, because the next renewal may be late on a busy machine.
+    // Waits for a renewal before the leader is killed, so that most of the lease is still left. On a busy machine, the
+    // next renewal may be late.
     fleet.store.renewed();
     before(&fleet);
     let killed = OffsetDateTime::now_utc();
@@ -147,7 +148,8 @@ fn copied_store_reports_no_death() {
     assert!(copied.success());
     let copy = copy.path().join(fleet.store.folder().file_name().expect("a name"));
     let store = format!("sqlite:{}", copy.display());
-    // In the copy, no process locks the file with the name of alpha's lock file, whether alpha runs or is dead.
+    // The copy contains a file with the name of alpha's lock file, but no process locks that file, whether alpha is
+    // alive or dead.
     let gamma = fleet.launch_with("gamma", &[MINUTE[0], ("--store", &store)]).start();
     gamma.event("to follow alpha", |event| event.name == "standby" && event.text("leader") == "alpha");
     alpha.signal(Signal::KILL);

@@ -1,5 +1,5 @@
 //! The attempts that all confined processes make. In a process that only computes, all attempts of [`OUTSIDE`] fail,
-//! except for [`LOADS`] if the process may load code. In a runner, most of them fail.
+//! except for [`LOADS`] if the process may load code. In a runner, most attempts of [`OUTSIDE`] fail.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -25,7 +25,8 @@ pub const KEEPS_IN_MEMORY: &str = "makes a file in memory";
 pub const INHERITS: &str = "uses a descriptor that it inherited by mistake";
 pub const HAS_THREADS: &str = "has threads";
 
-/// Attempts that succeed only in an unconfined process, except for those whose names are defined above.
+/// Attempts that succeed in an unconfined process. In confined processes, they fail, except for some of the attempts
+/// whose names are defined above.
 pub const OUTSIDE: &[Attempt] = &[
     ("reads a file", |_| File::open("/etc/passwd").map(drop)),
     (LOOKS, |_| fs::metadata("/etc/passwd").map(drop)),
@@ -61,7 +62,8 @@ pub const OUTSIDE: &[Attempt] = &[
     }),
 ];
 
-/// Attempts that also succeed in a confined process. Only [`HAS_THREADS`] fails after a runner's last confinement.
+/// Attempts that also succeed in a confined process. The only exception is [`HAS_THREADS`], which fails in a runner
+/// after its last confinement.
 pub const INSIDE: &[Attempt] = &[
     (HAS_THREADS, |_| {
         let start = |n| std::thread::Builder::new().spawn(move || n);
@@ -86,7 +88,7 @@ pub const INSIDE: &[Attempt] = &[
     ("reads what it was given", |_| io::stdin().read(&mut [0]).map(drop)),
 ];
 
-/// Maps a page of memory, changes its protection to `then` unless that is 0, and unmaps it.
+/// Maps a page of memory, and unmaps it. In between, changes the page's protection to `then`, unless `then` is 0.
 fn map(protection: i32, flags: i32, then: i32) -> io::Result<()> {
     let done = |answer: i32| if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
     // SAFETY: the kernel chooses free memory. Nothing accesses it before it is unmapped here.

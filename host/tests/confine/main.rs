@@ -1,6 +1,6 @@
-//! Tests that each kind of confined process reaches only what it may. This program starts itself, confines itself, and
-//! attempts to reach the outside. The first attempts run unconfined, because an attempt that never succeeds proves
-//! nothing.
+//! Tests that each kind of confined process reaches only what it is allowed to reach. This program starts copies of
+//! itself. Each copy confines itself, and then attempts to reach the outside. The first attempts run unconfined,
+//! because an attempt that never succeeds proves nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 
 mod computing;
@@ -23,7 +23,7 @@ use rustix::process::{Pid, Signal};
 use computing::{CONNECTS, HAS_THREADS, INHERITS, INSIDE, KEEPS_IN_MEMORY, LOADS, LOOKS, OUTSIDE, PAIRS};
 use running::{ALWAYS, FILES, LOADING, Made, NETWORK, NEVER, RUNS, UNKNOWN};
 
-/// The variable that names the [`Confinement`] in which a child process is confined.
+/// The variable that selects the [`Confinement`] of a child process.
 const AS: &str = "CONFINE_TEST_AS";
 /// The variable that selects what a child process does once it is confined. If it is not set, the process makes all
 /// attempts.
@@ -41,18 +41,18 @@ struct Targets {
     address: TcpAddr,
     /// The name of an abstract socket that accepts connections.
     name: String,
-    /// A folder that the user may write, but that no runner may write.
+    /// A folder to which the user may write, but no runner.
     folder: PathBuf,
-    /// Folders that some runners may write.
+    /// Folders to which some runners may write.
     granted: PathBuf,
     other: PathBuf,
-    /// A folder that these runners may only read.
+    /// A folder that the same runners may read, but to which they may not write.
     read: PathBuf,
     /// The objects that a runner creates before its last confinement.
     made: Option<Made>,
 }
 
-/// The name of an attempt, and the function that makes it.
+/// The name of an attempt, and the function that makes the attempt.
 type Attempt = (&'static str, fn(&Targets) -> io::Result<()>);
 
 /// The confinement of a process.
@@ -127,7 +127,7 @@ impl Confinement {
                 let folders = [(&targets.granted, false), (&targets.other, false), (&targets.read, true)];
                 let folders = folders.map(|(path, read_only)| (open(path), read_only));
                 let folders = folders.each_ref().map(|(folder, read_only)| (folder.as_fd(), *read_only));
-                // The process that forks runners is confined like this.
+                // A runner starts with the confinement of the process that forks it, so apply that first.
                 to_forking().expect("it is confined");
                 let folders: &[_] = if granted { &folders } else { &[] };
                 let reach = RunnerReach { folders, files: granted, network: granted, holds: None };
@@ -298,7 +298,7 @@ fn output_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Runs this program with this confinement, and with descriptors that it inherits by mistake.
+/// Runs this program with the confinement `way`. The process also inherits some descriptors by mistake.
 fn run(way: &str, does: &str, targets: &[String]) -> Output {
     let (read, _write) = io::pipe().expect("a pipe");
     let (socket, _other) = UnixStream::pair().expect("a pair of sockets");
@@ -323,7 +323,7 @@ fn inherit(of: &OwnedFd, number: i32) -> OwnedFd {
     }
 }
 
-/// Starts a process that calls [`wait`], and waits until it does.
+/// Starts a process that calls [`wait`]. Returns once the process has reported that it is ready.
 fn waiting(command: &mut Command) -> KilledOnDrop {
     let mut process = KilledOnDrop(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts"));
     let mut ready = [0; 6];

@@ -1,4 +1,4 @@
-//! The attempts of runners, which may have folders and the network.
+//! The attempts that runners make in addition. A runner may be granted folders and the network.
 
 use std::ffi::CString;
 use std::fs::{File, FileTimes};
@@ -38,7 +38,7 @@ pub struct Made {
     component: Component,
 }
 
-/// A guest with two functions: one grows its memory and reads it, the other accesses memory out of bounds.
+/// A guest with two functions. `reads` grows the memory and reads from it. `traps` accesses memory out of bounds.
 const GUEST: &str = r#"(component
     (core module $module
         (memory 1)
@@ -54,7 +54,7 @@ impl Made {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1).max_blocking_threads(THREADS).enable_all();
         let runtime = runtime.thread_keep_alive(Duration::from_secs(1 << 30)).build()?;
-        // The tasks wait for one another, so each of them gets a thread.
+        // The tasks wait for one another, so the runtime must start a thread for each of them.
         let all = Arc::new(Barrier::new(THREADS + 1));
         for _ in 0..THREADS {
             let all = Arc::clone(&all);
@@ -81,7 +81,7 @@ fn load() -> wasmtime::Result<(Engine, Component)> {
     Ok((engine, component))
 }
 
-/// Runs the guest on a stack of its own.
+/// Runs the guest on its own stack, because the call is asynchronous.
 async fn run_guest(engine: &Engine, component: &Component) -> wasmtime::Result<()> {
     let mut store = Store::new(engine, ());
     let instance = Linker::new(engine).instantiate_async(&mut store, component).await?;
@@ -94,7 +94,7 @@ async fn run_guest(engine: &Engine, component: &Component) -> wasmtime::Result<(
     Ok(ensure(trap == Some(&Trap::MemoryOutOfBounds))?)
 }
 
-/// System calls that fail with `ENOSYS` in a runner. The test makes them with invalid arguments, and any other error
+/// System calls that fail with `ENOSYS` in a runner. The test makes these calls with invalid arguments. Any other error
 /// shows that the call is permitted.
 pub const UNKNOWN: &[(&str, libc::c_long)] = &[
     ("accept4", libc::SYS_accept4),
@@ -126,7 +126,7 @@ pub const UNKNOWN: &[(&str, libc::c_long)] = &[
     ("unshare", libc::SYS_unshare),
 ];
 
-/// Fails if `call` is one of [`UNKNOWN`] and returns `ENOSYS`.
+/// Makes the system call `call`, which must be one of [`UNKNOWN`]. Returns an error if the call fails with `ENOSYS`.
 pub fn knows(call: libc::c_long) -> io::Result<()> {
     const NONE: libc::c_long = -1;
     // SAFETY: -1 is no valid descriptor, process, address or set of flags. Every call of `UNKNOWN` takes one of these,
@@ -164,7 +164,7 @@ pub const NEVER: &[Attempt] = &[
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `limit` outlives the call, which writes it.
         done(unsafe { libc::prlimit(0, libc::RLIMIT_CORE, std::ptr::null(), &raw mut limit) })?;
-        // The parent has the same limit, so success changes nothing.
+        // The parent already has this limit, so a successful call changes nothing.
         // SAFETY: `limit` outlives the call, which only reads it.
         done(unsafe { libc::prlimit(parent, libc::RLIMIT_CORE, &raw const limit, std::ptr::null_mut()) })
     }),
@@ -280,7 +280,8 @@ pub const NEVER: &[Attempt] = &[
             done(libc::munmap(memory, 1))
         }
     }),
-    // The victim is traced until this process exits. No later attempt may wait for the victim.
+    // If this attempt succeeds, the victim is traced until this process exits. Therefore, no later attempt may wait for
+    // the victim.
     ("traces another", |targets| {
         let victim = targets.victim.as_raw_nonzero().get();
         let none = std::ptr::null_mut::<libc::c_void>();
@@ -349,7 +350,7 @@ pub const ALWAYS: &[Attempt] = &[
     }),
 ];
 
-/// Attempts that succeed in a runner with folders.
+/// Attempts that succeed in a runner that has been granted folders.
 pub const FILES: &[Attempt] = &[
     ("reads a file of its own", |targets| {
         let mut file = file(&targets.granted, "file", OFlags::RDONLY)?;
@@ -429,7 +430,7 @@ pub const FILES: &[Attempt] = &[
     }),
 ];
 
-/// Attempts that succeed in a runner with the network.
+/// Attempts that succeed in a runner that has been granted the network.
 pub const NETWORK: &[Attempt] = &[
     ("exchanges bytes", |targets| {
         let mut connection = TcpStream::connect(targets.address)?;
@@ -529,7 +530,7 @@ fn option<T>(of: &TcpStream, level: libc::c_int, option: libc::c_int, value: T) 
 fn pass_on(socket: libc::c_int, descriptor: libc::c_int) -> io::Result<()> {
     let mut byte = [0_u8];
     let mut bytes = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    // Has room for one control message, and the alignment that it needs.
+    // This buffer has room for one control message, and the alignment that control messages need.
     let mut control = [0_u64; 8];
     // SAFETY: `bytes`, `byte` and `control` outlive the call. `control` has room for the header and the descriptor, so
     // `CMSG_FIRSTHDR` is not null, and both are written inside it.

@@ -20,13 +20,13 @@ use crate::store::Store;
 use crate::{baton_binary, guests, say, variable};
 use baton_test_support::modules::numbered;
 
-/// The number of deaths in a run without `DEATHS`, and their seed.
+/// The number of deaths in a run without the variable `DEATHS`, and the seed of these deaths.
 const FIXED: (u64, u64) = (8, 1);
 
-/// The longest lease possible. A successor that waits for most of it has not noticed the death.
+/// The longest possible lease. A successor that waits for most of it has not noticed the leader's death.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// The number of a successor's effects to wait for. A late effect of the dead leader would arrive among them.
+/// The test waits for this number of the successor's effects. A late effect of the dead leader would arrive among them.
 const EFFECTS: u64 = 20;
 
 /// The interval between two checks for effects. It limits how precisely a death can be timed.
@@ -57,7 +57,7 @@ fn effects_of_a_term_stop_when_its_leader_dies() {
                             results.lock().expect("no thread panics while it holds the lock").push((case, leaderless));
                         }
                         Err(broken) => {
-                            // Makes the other workers stop after their current case.
+                            // Make the other workers stop after their current case.
                             next.store(count, Ordering::Relaxed);
                             let again = format!("DEATHS_SEED={} DEATHS=1", seed.wrapping_add(number));
                             panic!("{case}: {broken}\n  again: {again}; its log: {}", path.display());
@@ -103,7 +103,7 @@ impl fmt::Display for Dies {
     }
 }
 
-/// The event in a term from which the time of the leader's death is counted.
+/// The event in a term that starts the delay before the leader's death.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Point {
     Elected,
@@ -143,7 +143,7 @@ struct Case {
 impl Case {
     fn of(rng: &mut Rng) -> Self {
         let dies = Dies::ALL[rng.below(4) as usize];
-        // Most deaths come around the first effect, when the record is new and the state is being claimed.
+        // Most deaths occur close to the first effect, while the record is new and the instance is claiming the state.
         let (point, most) = match rng.below(16) {
             0..3 => (Point::Elected, 0.01),
             3..7 => (Point::FirstEffect, 0.005),
@@ -216,8 +216,8 @@ impl Fleet {
             Point::Renewal => std::thread::sleep(LEASE / 6 - Duration::from_millis(150)),
         }
         std::thread::sleep(case.after);
-        // If only the runner should die but it has not started yet, nothing dies. The elected term then continues, so
-        // its first effect ends the wait.
+        // If only the runner should die but has not started yet, no process dies. The elected term then continues, and
+        // the wait below ends at its first effect.
         let before = if case.dies == Dies::Runner { self.latest() } else { self.latest().max(self.elected_term()) };
         let died = now();
         self.log().note(&format!("{case}: {}", NAMES[leader]));
@@ -233,7 +233,7 @@ impl Fleet {
         let next = self.first_above(before)?;
         self.wait_for_more(next.term)?;
         let Self { nodes, judge, receiver, log, .. } = self;
-        // Dropping the nodes and the receiver joins their readers, so all effects have been read.
+        // Dropping the nodes and the receiver joins the threads that read their output, so all effects have been read.
         drop((nodes, receiver));
         if let Some(line) = &log.lock().expect("no thread panics while it holds the lock").panicked {
             return Err(format!("the host survives: {line}"));
@@ -253,7 +253,7 @@ impl Fleet {
         Ok(node)
     }
 
-    /// The last term that has begun, even if no effect of it has arrived.
+    /// The last term that has begun, even if none of its effects has arrived.
     fn elected_term(&self) -> u64 {
         self.log().elected.map_or(0, |(_, term)| term)
     }

@@ -21,7 +21,7 @@ use crate::kernel::{Nanos, message_pipe, now, receive};
 use crate::node::{at_home, children_of};
 use crate::plan::{Death, Parts};
 
-/// The names of the nodes. A fleet of N nodes uses the first N.
+/// The names of the nodes. A fleet of N nodes uses the first N names.
 pub const NAMES: [&str; 5] = ["alpha", "beta", "gamma", "delta", "epsilon"];
 
 /// The state of a node's host process.
@@ -35,7 +35,7 @@ pub enum State {
     Down,
 }
 
-/// A node. It continues to exist when its processes have ended.
+/// A node of the fleet. Its host and the host's child processes may be stopped or dead.
 pub struct Node {
     at: usize,
     program: PathBuf,
@@ -43,7 +43,7 @@ pub struct Node {
     home: PathBuf,
     state: State,
     process: Option<(Child, JoinHandle<()>)>,
-    /// True once the host has logged `starting`, which it does after it has set its signal handlers.
+    /// True once the host has logged `starting`, which it does after setting its signal handlers.
     has_begun: Arc<AtomicBool>,
     is_unread: Arc<AtomicBool>,
     /// The child processes of the host that [`Self::stop`] has stopped.
@@ -100,7 +100,7 @@ impl Node {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 let Some((length, written)) = receive(&reads, &mut bytes).expect("the log is read") else { break };
-                // The host writes each line with one call, so no line spans two messages.
+                // The host writes each line with one system call, so no line spans two messages.
                 for line in String::from_utf8_lossy(&bytes[..length]).lines() {
                     if read_line(at, written, line, &judge, &log) == "starting" {
                         begun.store(true, Ordering::Relaxed);
@@ -115,7 +115,8 @@ impl Node {
     /// Sends SIGSTOP to some processes. Returns when all of their threads have stopped.
     pub fn stop(&mut self, parts: Parts) {
         self.stopped = self.others(parts);
-        // A stop may catch a process in the middle of a write. The host writes lines, and its runners write requests.
+        // A stop may interrupt a process in the middle of a write. The host writes lines, and its runners write
+        // requests.
         let mut ways = Vec::new();
         if parts.has_host() {
             ways.push(Channel::Line);
@@ -131,7 +132,7 @@ impl Node {
                 let has_stopped =
                     || waitid(id.clone(), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG).expect("it stops").is_some();
                 // A host that has already exited never reaches the stopped state, so do not wait for it. The next call
-                // of `ended` notices the exit.
+                // to `ended` will notice the exit.
                 while !has_stopped() && matches!(child.try_wait(), Ok(None)) {
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -157,9 +158,9 @@ impl Node {
         }
     }
 
-    /// Kills the host and its runners: first those in `first`, and the others after the time `apart`.
+    /// Kills the host and its runners: first the processes in `first`, and the other processes after the time `apart`.
     pub fn end_both(&mut self, first: Parts, apart: Duration) {
-        // Runners are found as children of the host, so this must come before its death.
+        // Find the runners before the host dies, because afterwards they are no longer its children.
         let runners = self.others(Parts::RUNNER);
         if first.has_runner() {
             signal(&runners, Signal::KILL);
@@ -173,12 +174,13 @@ impl Node {
         self.reap();
     }
 
-    /// The host's child processes that are in `parts`.
+    /// The host's child processes that belong to `parts`.
     fn others(&self, parts: Parts) -> Vec<(Pid, OwnedFd)> {
         let host = self.process.as_ref().map(|(child, _)| child.id());
         let all = host.map(children_of).unwrap_or_default().into_iter().filter_map(Pid::from_raw);
         let opened = all.filter_map(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)));
-        // The open pidfd keeps the pid from being reused, so the name belongs to the same process.
+        // Read the name only after the pidfd has been opened. If another process has reused the pid by then, a signal
+        // to the pidfd reaches no process.
         let name = |pid: Pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         opened.filter(|(pid, _)| parts.others().any(|part| name(*pid).contains(part))).collect()
     }
@@ -263,7 +265,7 @@ fn is_stopped(pid: Pid) -> bool {
 
 fn signal(processes: &[(Pid, OwnedFd)], signal: Signal) {
     for (_, process) in processes {
-        // Fails if the process has exited.
+        // This call fails if the process has already exited.
         let _ = pidfd_send_signal(process, signal);
     }
 }

@@ -1,9 +1,9 @@
 //! Checks the order of effects by the kernel's time stamps.
 //!
-//! No effect of a lower term may arrive after one of a higher term. There is one exception: a process that is stopped
-//! (SIGSTOP) between the gate and its system call still makes that call when it is continued, and nothing in the
-//! process can prevent it. For each stop and descriptor, the judge therefore accepts and counts one late write. It must
-//! be the first write after the SIGCONT, and come at once.
+//! No effect of a lower term may arrive after an effect of a higher term. There is one exception: a process that is
+//! stopped (SIGSTOP) between the gate and its system call still makes that call when it is continued, and nothing in
+//! the process can prevent it. The judge therefore accepts and counts one late write per stop and channel. It must be
+//! the first write after the SIGCONT, and must follow within [`AT_ONCE`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
@@ -22,13 +22,13 @@ pub enum Channel {
 /// An effect of an instance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Effect {
-    /// The time of arrival, from the kernel.
+    /// The time of arrival, as stamped by the kernel.
     pub at: Nanos,
     pub way: Channel,
     pub term: u64,
-    /// The index of the node that caused the effect.
+    /// The index in [`crate::fleet::NAMES`] of the node that caused the effect.
     pub node: usize,
-    /// The unique name of the instance and the number of the effect, then the numbers of [`Claims`], if any.
+    /// The instance's unique name, the number of the effect and the numbers of [`Claims`], if any, separated by `/`.
     pub name: String,
 }
 
@@ -46,9 +46,9 @@ impl Effect {
 
 /// The claims that a coordinator with state sends with each effect.
 struct Claims {
-    /// The number of saves that the instance found at its start.
+    /// The number of saves in the state when the instance started.
     resumed: u64,
-    /// The term of the last of these saves.
+    /// The term in which the last of these saves was made.
     saved_in: u64,
     /// The number of acknowledged saves so far.
     saved: u64,
@@ -59,24 +59,25 @@ struct Claims {
 #[derive(Clone, Debug)]
 pub struct Stop {
     pub node: usize,
-    /// A time at which all processes had stopped.
+    /// A time at which all of these processes had already stopped.
     pub stopped: Nanos,
-    /// A time at which no process had continued yet. `None` if the processes are still stopped, or were killed.
+    /// A time just before SIGCONT was sent. `None` if the processes are still stopped, or were killed.
     pub continued: Option<Nanos>,
-    /// The channels on which the stop may have caught a write that has not been excused yet.
+    /// The channels on which the stop may have interrupted a write, except for channels on which the judge has already
+    /// excused a late write.
     catches: Vec<Channel>,
 }
 
-/// The longest time between SIGCONT and a write that the stop caught. It is far longer than a thread waits for a CPU,
-/// and too short to excuse buffered output that is written without another check of the gate.
+/// The longest time between SIGCONT and an interrupted write. It is far longer than a thread waits for a CPU. It is
+/// still too short to excuse a host that writes buffered output without checking the gate again.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 /// The longest delay between the arrival of an effect and the time at which the test reads it. Effects are judged after
 /// this delay.
 const READ_BY: Duration = Duration::from_secs(2);
 
-/// The number of effects to keep. If the test reads an earlier effect of a higher term later than these, it compares
-/// them again.
+/// The number of recent effects to keep. The test may read effects out of order: if it reads the first effect of a
+/// higher term late, the judge searches the kept effects for those that came after it.
 const KEPT: usize = 200_000;
 
 /// An effect that came after an effect of a higher term.
@@ -96,7 +97,7 @@ pub struct Judge {
     served: BTreeMap<u64, BTreeSet<(usize, String)>>,
     /// [`Claims::resumed`] and [`Claims::saved_in`] of each term.
     resumed: BTreeMap<u64, (u64, u64)>,
-    /// The highest [`Claims::saved`] of each term that has saved.
+    /// The highest [`Claims::saved`] of each term in which an instance has saved.
     saved: BTreeMap<u64, u64>,
     /// The times of all writes, by node and channel.
     writes: HashMap<(usize, Channel), VecDeque<Nanos>>,
@@ -107,7 +108,7 @@ pub struct Judge {
     pub count: Count,
 }
 
-/// Statistics of a run.
+/// Statistics about a run.
 #[derive(Clone, Default, Debug)]
 pub struct Count {
     pub requests: u64,
@@ -115,16 +116,16 @@ pub struct Count {
     pub terms: usize,
     /// The highest number of acknowledged commits that an effect has claimed.
     pub saved: u64,
-    /// The number of late writes that a stop has caught.
+    /// The number of late writes that were excused because of a stop.
     pub caught: usize,
-    /// The number of stops of a leader.
+    /// The number of stops that hit a leader.
     pub stops: usize,
     /// The longest time without an effect.
     pub silence: Duration,
 }
 
 impl Judge {
-    /// Records a write of a node's process. The write may be an effect.
+    /// Records a write by one of a node's processes. The write may be an effect.
     pub fn written(&mut self, node: usize, way: Channel, at: Nanos) {
         let writes = self.writes.entry((node, way)).or_default();
         writes.push_back(at);
@@ -147,7 +148,7 @@ impl Judge {
             self.count.terms = self.firsts.len();
             let late = self.recent.iter().filter(|other| other.term < effect.term && other.at > effect.at);
             let late = late.map(|other| Late { effect: other.clone(), after: effect.clone() });
-            // Skips effects that are already late because of another higher term.
+            // Skip effects that are already recorded as late, compared with another higher term.
             let new: Vec<Late> = late.filter(|late| !self.late.iter().any(|l| l.effect == late.effect)).collect();
             self.late.extend(new);
         }
@@ -202,8 +203,8 @@ impl Judge {
         }
     }
 
-    /// Checks that the term `later` began with at least `saved` saves, and that the last of these saves is from `term`
-    /// or a later term.
+    /// Checks that the term `later` began with at least `saved` saves, and that the last of its saves was made in
+    /// `term` or a later term.
     fn check_saves(&mut self, (term, saved): (u64, u64), (later, resumed, saved_in): (u64, u64, u64)) {
         if resumed < saved || saved_in < term {
             self.found(format!(
@@ -231,7 +232,7 @@ impl Judge {
         }
     }
 
-    /// Records that processes of a node, which write to the channels `ways`, have stopped.
+    /// Records that some processes of a node have stopped. `ways` are the channels to which these processes write.
     pub fn stopped(&mut self, node: usize, ways: Vec<Channel>, at: Nanos) {
         self.count.stops += usize::from(!ways.is_empty() && self.leader_at(at) == Some(node));
         self.stops.push(Stop { node, stopped: at, continued: None, catches: ways });
@@ -250,7 +251,7 @@ impl Judge {
         (now.saturating_sub(latest.at) < 1_000_000_000).then_some(latest.node)
     }
 
-    /// The first effect of the lowest term above `term` that has any effect.
+    /// The first effect of the lowest term above `term`. Skips terms without effects.
     pub fn first_above(&self, term: u64) -> Option<&Effect> {
         self.firsts.range(term + 1..).map(|(_, first)| first).next()
     }
@@ -259,8 +260,8 @@ impl Judge {
         self.latest.as_ref()
     }
 
-    /// Judges effects that arrived more than [`READ_BY`] before `now`. All effects from before that time have been
-    /// read.
+    /// Judges effects that arrived more than [`READ_BY`] before `now`. By then, the test has read all effects that
+    /// arrived before them.
     ///
     /// # Errors
     /// A broken promise, with the two effects that show it.
@@ -289,7 +290,8 @@ impl Judge {
         Ok(())
     }
 
-    /// Returns true if a stop caught the late effect. Each stop excuses one effect per channel.
+    /// Returns true if the effect is late because a stop interrupted its write. Each stop excuses one effect per
+    /// channel.
     fn excuse(&mut self, Late { effect: late, after }: &Late) -> bool {
         let empty = VecDeque::new();
         let writes = self.writes.get(&(late.node, late.way)).unwrap_or(&empty);
@@ -340,7 +342,8 @@ mod tests {
         Effect { at, way, term, node, name: format!("i{node}{term}/{at}") }
     }
 
-    /// Judges effects, passed in the order in which they are read. Returns the number of excused ones.
+    /// Records the effects in the order in which the test would read them, and judges them. Returns the number of
+    /// excused effects.
     fn judged(judge: &mut Judge, effects: &[Effect]) -> Result<usize, String> {
         for effect in effects {
             judge.written(effect.node, effect.way, effect.at);
@@ -413,7 +416,7 @@ mod tests {
         assert!(broken.starts_with("each effect carries its term"), "{broken}");
     }
 
-    /// A judge that has recorded a stop of node 0, from term 1 until after an effect of term 2.
+    /// A judge that has recorded a stop of node 0. The stop began in term 1 and ended after an effect of term 2.
     fn with_stop() -> Judge {
         let mut judge = Judge::default();
         assert_eq!(judged(&mut judge, &[effect(Request, 0, 1, SECOND), effect(Line, 0, 1, SECOND)]), Ok(0));
@@ -431,8 +434,8 @@ mod tests {
 
     #[test]
     fn stop_excuses_no_other_write() {
-        // None of these writes is excused: a second write, a write that comes too late, a write after another line of
-        // the host, and a write of another node.
+        // The judge excuses none of these writes. The first cases are a second write, a write that comes too late, a
+        // write after another line of the host, and a write of another node.
         assert!(judged(&mut with_stop(), &[9, 10].map(|at| effect(Request, 0, 1, at * SECOND + 1))).is_err());
         assert!(judged(&mut with_stop(), &[effect(Request, 0, 1, 12 * SECOND)]).is_err());
         let mut judge = with_stop();

@@ -2,8 +2,8 @@
 //!
 //! A thread may read late, so its own clock says nothing about the order of writes. With `SO_TIMESTAMPNS`, the kernel
 //! stamps all sockets from one clock, `CLOCK_REALTIME`, and does so within the sender's system call. Over loopback,
-//! that call itself carries the segment to the receiver; on a Unix socket, it queues the message. The stamps therefore
-//! have the order of the writes, however long the reader waits for a CPU.
+//! this system call itself delivers the segment to the receiver. On a Unix socket, it queues the message. The stamps
+//! therefore have the order of the writes, however long the reader waits for a CPU.
 //!
 //! Four things could break this order:
 //!
@@ -29,7 +29,7 @@ pub type Nanos = u64;
 /// A listener on loopback whose connections have time stamps.
 ///
 /// After the first socket of the machine asks for time stamps, the kernel takes a moment to enable them. Until then it
-/// stamps at the time of the read. This function waits until stamps are taken at the time of the write.
+/// stamps at the time of the read. This function waits until the kernel takes the stamp at the time of the write.
 pub fn listener() -> TcpListener {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     // Accepted connections inherit the option.
@@ -49,8 +49,8 @@ pub fn listener() -> TcpListener {
     listener
 }
 
-/// A pipe that preserves message boundaries and stamps each message with the time of its write. Returns the reading end
-/// first.
+/// A pipe that preserves message boundaries. The kernel stamps each message with the time of its write. Returns the
+/// reading end first.
 pub fn message_pipe() -> (OwnedFd, OwnedFd) {
     let mut ends = [0; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
@@ -60,7 +60,8 @@ pub fn message_pipe() -> (OwnedFd, OwnedFd) {
     // SAFETY: the call has just opened both descriptors, and nothing else owns them.
     let [reads, writes] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
     set(&reads, libc::SO_TIMESTAMPNS, 1);
-    // The kernel lowers this value to its limit. A large buffer keeps the writer from waiting for the reader.
+    // With a large buffer, the writer need not wait for the reader. If the value exceeds the kernel's limit, the kernel
+    // uses the limit.
     set(&writes, libc::SO_SNDBUF, 4 << 20);
     (reads, writes)
 }
@@ -135,7 +136,7 @@ pub fn now() -> Nanos {
     read(ClockId::Realtime).try_into().expect("a time after 1970")
 }
 
-/// Detects changes of the clock that the stamps use, by comparing it with the monotonic clock.
+/// Detects changes to the clock that the stamps use, by comparing it with the monotonic clock.
 pub struct Clock {
     offset: i128,
 }
@@ -148,7 +149,7 @@ impl Clock {
     /// Checks that the clock has not been set since [`Self::new`]. Slewing affects both clocks alike.
     ///
     /// # Errors
-    /// If the clock has been set, with the difference.
+    /// If the clock has been set. The error contains the difference.
     pub fn watch(&self) -> Result<(), String> {
         let moved = Self::offset() - self.offset;
         if moved.abs() < 5_000_000 {
@@ -161,7 +162,7 @@ impl Clock {
     }
 
     fn offset() -> i128 {
-        // Takes the fastest of 5 measurements, because the thread may be preempted between two readings.
+        // The thread may be preempted between two readings of a clock, so use the fastest of 5 measurements.
         let measure = || {
             let before = read(ClockId::Monotonic);
             let real = read(ClockId::Realtime);
@@ -196,7 +197,7 @@ mod tests {
         line.write_all(b"second").unwrap();
         other.write_all(b"third").unwrap();
         let end = now();
-        // Reads late and in reverse order, neither of which may affect the stamps.
+        // Read late and in reverse order. Neither may affect the stamps.
         std::thread::sleep(Duration::from_millis(50));
         let mut bytes = [0; 16];
         let third = receive(&reads_other, &mut bytes).unwrap().unwrap();

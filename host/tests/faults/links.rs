@@ -22,7 +22,7 @@ impl Links {
         }
     }
 
-    /// The node's flags for links.
+    /// The flags that configure the links of a node's host.
     pub fn flags(&self, node: usize) -> Vec<(&'static str, String)> {
         match self {
             Self::Sockets => Vec::new(),

@@ -1,28 +1,30 @@
 //! Injects random faults into a fleet and checks its effects from outside: `make faults MINUTES=30`.
 //!
 //! Three real hosts (or `NODES=5`) run a coordinator that causes effects as fast as it can: requests to a receiver, and
-//! lines of output. The seed decides if the coordinator saves state. The faults are:
+//! lines of output. The seed determines whether the coordinator saves state. The faults are:
 //!
 //! - hosts and their child processes, alone or together, are stopped, killed, aborted or terminated
 //! - another client breaks, frees or takes the lease, and deletes or overwrites the record
-//! - the store is slow or unreachable, and so are the links (sockets on one machine, the network on Azure)
-//! - a node's output is not read
-//! - another version is pushed
+//! - the store, or the links between nodes (sockets on one machine, the network on Azure), are slow or unreachable
+//! - nothing reads a node's output
+//! - an operator pushes another version
 //!
-//! The faults come in bursts that are generated from a seed. The test prints the seed. With `SEED=`, the same faults
-//! are injected again, and only the machine's timing differs. The test orders all effects by the kernel's time stamps
-//! (`kernel.rs`) and checks them as they arrive (`judge.rs`):
+//! The faults come in bursts, which the test generates from a seed. The test prints the seed. With `SEED=`, the same
+//! faults are injected again, and only the machine's timing differs. The test orders all effects by the kernel's time
+//! stamps (`kernel.rs`) and checks them as they arrive (`judge.rs`):
 //!
-//! - No effect of a lower term arrives after one of a higher term, except for a write that a SIGSTOP caught.
+//! - No effect of a lower term arrives after an effect of a higher term. The only exception is a write that a SIGSTOP
+//!   interrupted.
 //! - Each term is served by one instance, and each effect carries the term that caused it.
-//! - No acknowledged commit is lost: later terms begin with it, and the store has it after the run.
-//! - No host panics, and none exits unless the test ends it. Without `FAULTS_MINUTES`, other tests keep the machine
+//! - No acknowledged commit is lost: every later term starts from it, and the store still has it after the run.
+//! - No host panics, and no host exits unless the test ends it. Without `FAULTS_MINUTES`, other tests keep the machine
 //!   busy, so a host's watchdog may end the host.
 //! - After each burst, a node leads within a time limit.
 //! - After the run, a version can be pushed and is served.
 //!
 //! Without `FAULTS_MINUTES` the test takes about half a minute and injects the same faults each time. `ONLY=stop,kill`
-//! restricts the kinds of faults, but not their number. With `OLD=PROGRAM` every second node runs that earlier version.
+//! restricts the kinds of faults, but not their number. With `OLD=PROGRAM` every second node runs that program, an
+//! earlier version of the host.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 #![allow(clippy::disallowed_methods, reason = "nobody suspends the machine during a test")]
 
@@ -73,7 +75,7 @@ struct Fixed {
 const POLL: Duration = Duration::from_millis(1250);
 /// The longest wait for a lease of unknown length to expire.
 const UNKNOWN_LEASE: Duration = Duration::from_secs(60);
-/// The longest interval between two attempts of a standby whose store does not answer: 15 s, plus jitter.
+/// The longest interval between two attempts of a standby to reach a store that does not answer: 15 s, plus jitter.
 const BACK_OFF: Duration = Duration::from_secs(19);
 /// An upper bound on the time that a host takes to shut down cleanly, whatever its store does.
 const ENDING: Duration = Duration::from_secs(120);
@@ -90,8 +92,8 @@ fn old_program() -> Option<PathBuf> {
     variable("FAULTS_OLD")
 }
 
-/// Runs a fleet under faults. Without `FAULTS_MINUTES`, the faults are `fixed`, so that the test does not fail by
-/// chance.
+/// Runs a fleet under faults. Without `FAULTS_MINUTES`, injects the faults `fixed` instead of random ones, so that the
+/// test does not fail by chance.
 fn run(name: &str, store: Store, fixed: Fixed) {
     let minutes: Option<f64> = variable("FAULTS_MINUTES");
     let length = minutes.map_or(Duration::MAX, |minutes| Duration::from_secs_f64(minutes * 60.0));
@@ -99,8 +101,8 @@ fn run(name: &str, store: Store, fixed: Fixed) {
     let fresh = || if minutes.is_some() { kernel::now() % 1_000_000_007 } else { fixed.seed };
     let seed = variable("FAULTS_SEED").unwrap_or_else(fresh);
     let lease = store.lease();
-    // If the coordinator saves no state, only the nodes' announcements show that a record was deleted or replaced by an
-    // older one.
+    // If the coordinator saves no state, the nodes must notice by their announcements alone that a client has deleted
+    // the record or replaced it by an older one.
     let keeps_state = variable("FAULTS_STATE").unwrap_or(seed.is_multiple_of(2));
     let with = if keeps_state { "that saves" } else { "without a state" };
     let nodes = nodes();
@@ -160,9 +162,10 @@ struct Run {
     links: Links,
     operator: Operator,
     due: Vec<(Instant, FollowUp)>,
-    /// The nodes that shut down, each with the time to stay down afterwards and the timeout of the shutdown.
+    /// One entry per node. While the node shuts down, its entry holds the time to stay down afterwards, and the timeout
+    /// of the shutdown.
     ending: Vec<Option<(Duration, Patience)>>,
-    /// The number of faults that were injected, and the number of faults that could not be injected, by kind.
+    /// The number of injected faults, and the number of faults that could not be injected, for each kind of fault.
     kinds: BTreeMap<&'static str, (usize, usize)>,
     bursts: usize,
     /// The number of faults that hit a leader, and the number that targeted one.
@@ -266,7 +269,8 @@ impl Run {
     }
 
     fn inject(&mut self, fault: Fault) {
-        // A later fault may write this record back, like an outside client that has read it before.
+        // A later fault may write this record back, like an outside client that writes a record that it has read
+        // earlier.
         let _ = self.store.remember();
         let leader = self.judge().leader_at(kernel::now());
         let target = match fault.who() {
@@ -356,7 +360,7 @@ impl Run {
     fn settle(&mut self) -> Done {
         let is_over = |run: &Self| run.due.is_empty() && run.ending.iter().all(Option::is_none);
         self.until("hosts to go on, to end and to start", ENDING * 2, is_over)?;
-        // The time limit does not include pauses of the emulator.
+        // Wait for the store first: pauses of the emulator must not count toward the time limit below.
         self.until("the store to answer", ENDING * 5, |run| run.store.answers())?;
         let (lease, healed, healed_at) = (self.store.lease(), Instant::now(), kernel::now());
         let mut patience = Patience::default();
@@ -394,7 +398,8 @@ impl Run {
             self.ending[node] = Some((Duration::MAX, Patience::of(ENDING)));
         }
         self.until("hosts to end in order", ENDING, |run| run.ending.iter().all(Option::is_none))?;
-        // The hosts have exited, so all of their output has been read. Dropping the receiver reads all requests.
+        // The hosts have exited, so all of their output has been read. Dropping the receiver waits until it has read
+        // all requests.
         drop(self.receiver.take());
         let read = kernel::now() + 60_000_000_000;
         self.judge().judge(read)?;
@@ -438,7 +443,7 @@ impl Run {
         Ok(())
     }
 
-    /// Ends the faults that are due, and checks the hosts and their effects.
+    /// Ends the faults whose duration is over, and checks the hosts and their effects.
     fn step(&mut self) -> Done {
         std::thread::sleep(TICK);
         let now = Instant::now();
@@ -462,7 +467,8 @@ impl Run {
                         self.due.push((up, FollowUp::Start(node)));
                     }
                 }
-                // By design, a host aborts if it gets no CPU for more than 0.93 D. A service manager would restart it.
+                // By design, a host aborts if it gets no CPU for more than 0.93 D (D is the length of the lease). A
+                // service manager would restart it.
                 (Some(_), _) if !self.is_strict && self.log().aborted.remove(&node) => {
                     self.log().note(&format!("{name} had no processor, and its watchdog ended it"));
                     self.ending[node] = None;

@@ -10,7 +10,7 @@ use baton_test_support::modules::numbered;
 
 pub struct Operator {
     home: PathBuf,
-    /// The store's URL, for connections that never fail.
+    /// The store's URL for the operator. Connections to this URL never fail.
     store: String,
     module: Vec<u8>,
     pushed: u8,
@@ -48,7 +48,7 @@ impl Operator {
         self.under_way.push((self.pushed, child.expect("the binary starts")));
     }
 
-    /// The command that pushes the next version, which has the same code and another number.
+    /// The command that pushes the next version. All versions have the same code, but each has another number.
     fn next(&mut self) -> Command {
         self.pushed = self.pushed.wrapping_add(1);
         let file = self.file();

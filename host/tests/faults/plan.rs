@@ -53,38 +53,38 @@ pub enum Content {
     Same,
     Older,
     WithoutNode,
-    /// A record like that of a new election.
+    /// A record like the one in a new election.
     AsNew,
     Nothing,
 }
 
-/// The failure of a connection, from a node to the store or from other nodes to a node.
+/// A way in which connections fail: those from one node to the store, or those from the other nodes to one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
-    /// Connections are closed and refused.
+    /// The proxy closes all connections, and refuses new ones.
     Down,
-    /// Requests are discarded.
+    /// The proxy discards requests.
     Hang,
-    /// Requests pass. Instead of passing the answers, the proxy closes the connections.
+    /// The proxy passes requests on. Instead of passing the answers on, it closes the connections.
     CutAfterRequest,
-    /// Requests are held until the trouble ends.
+    /// The proxy holds requests back until the trouble ends.
     HoldRequest,
-    /// Answers are held until the trouble ends.
+    /// The proxy holds answers back until the trouble ends.
     HoldAnswer,
 }
 
 /// A fault to inject. If it has a duration, it ends after that time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// SIGSTOP for some of a node's processes, then SIGCONT.
+    /// Some of a node's processes receive SIGSTOP, and SIGCONT later.
     Stop(Who, Parts, Duration),
-    /// The death of some of a node's processes. If the host is among them, it is started again.
+    /// Some of a node's processes die. If the host is among them, the test starts the host again.
     End(Who, Parts, Death, Duration),
-    /// SIGTERM for a host, and a start after the host has exited.
+    /// A host receives SIGTERM. After the host has exited, the test starts it again.
     Terminate(Who, Duration),
-    /// A break of the lease, with this break period.
+    /// Another client breaks the lease, with this break period.
     Break(Duration),
-    /// A break of the lease, and a write of this record without a lease id.
+    /// Another client breaks the lease, and writes this record without a lease id.
     Free(Content),
     /// Another client breaks the lease, takes it, and releases it later.
     Take(Duration),
@@ -109,7 +109,7 @@ impl Fault {
         }
     }
 
-    /// The name under which faults like this are counted.
+    /// The name of this kind of fault, under which the test counts it.
     pub fn kind(&self) -> &'static str {
         match self {
             Fault::Stop(_, Parts::HOST, _) => "stop",
@@ -130,7 +130,7 @@ impl Fault {
     }
 }
 
-/// An endless iterator over bursts of faults. The number of faults does not depend on `is_wanted`.
+/// An endless iterator over bursts of faults. If `is_wanted` rejects a fault, the plan generates another fault instead.
 pub struct Plan<W> {
     rng: Rng,
     nodes: usize,
@@ -157,8 +157,8 @@ impl<W: Fn(&Fault) -> bool> Iterator for Plan<W> {
         let Self { rng, nodes, lease, is_wanted } = self;
         let count = 1 + rng.below(BURST);
         let burst = (0..count).map(|_| {
-            // Some faults come soon after the previous one, some during the takeover that it causes, and some after the
-            // takeover.
+            // Some faults come soon after the previous fault, some during the takeover that the previous fault causes,
+            // and some after this takeover.
             let after = match rng.below(10) {
                 0..4 => lease.mul_f64(rng.upto(0.1)),
                 4..8 => lease.mul_f64(0.1 + rng.upto(1.0)),

@@ -93,7 +93,7 @@ fn listen(mut stream: TcpStream, judge: &Mutex<Judge>) {
                     Err(why) => judge.found(why),
                 }
             }
-            // The guest has ended, often with a reset of the connection.
+            // The guest has ended, which often resets the connection.
             Ok(None) => return,
             Err(error) if error.raw_os_error().is_some() => return,
             Err(error) => panic!("{error}"),

@@ -1,4 +1,4 @@
-//! The stores and their faults. The network or another client causes these faults.
+//! The stores, and the faults that the network or another client causes in them.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -23,10 +23,10 @@ use crate::proxy::{Mode, Proxy};
 pub const ELECTION: &str = "faults";
 const CONTAINER: &str = "faults";
 
-/// The timeout of a request to the emulator, which may pause for minutes in the middle of a request.
+/// The timeout of a request to the emulator. The emulator may pause for minutes in the middle of a request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The result of injecting a fault. The store may refuse the fault, which is then logged.
+/// The result of injecting a fault. If the store refuses the fault, the test logs the error and continues.
 pub type Done<T = ()> = Result<T, String>;
 
 pub enum Store {
@@ -81,7 +81,7 @@ impl Store {
         }
     }
 
-    /// A value of `--store` for connections that never fail.
+    /// A value of `--store` that bypasses the proxies, so that connections never fail.
     pub fn safe_url(&self) -> String {
         match self {
             Self::Sqlite(_) => self.url(0),
@@ -109,7 +109,7 @@ impl Store {
         Ok(())
     }
 
-    /// True if the store answers a client whose connection works.
+    /// True if the store answers requests over a connection without faults.
     pub fn answers(&self) -> bool {
         match self {
             Self::Sqlite(sqlite) => sqlite.lock.is_none(),
@@ -220,7 +220,8 @@ impl Store {
         }
     }
 
-    /// Makes a node's connection to the store fail until [`Self::heal`]. The embedded store is locked for all nodes.
+    /// Makes a node's connection to the store fail until [`Self::heal`]. Locks the embedded store, which affects all
+    /// nodes.
     pub fn trouble(&mut self, node: usize, trouble: Trouble) -> Done {
         match self {
             Self::Sqlite(sqlite) => {
@@ -304,13 +305,13 @@ const TERM: usize = 0;
 const NODE: usize = 1;
 const OUTCOME: usize = 6;
 
-/// Returns the record in the middle of the list of earlier records.
+/// Returns one of the remembered records: the record in the middle of the list.
 fn middle<T: Clone>(earlier: &[T]) -> Option<T> {
     earlier.get(earlier.len() / 2).cloned()
 }
 
 fn first_line(error: impl std::fmt::Display) -> String {
-    // Azure's errors contain whole answers.
+    // Azure's errors contain the whole response, so keep only the first line.
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 

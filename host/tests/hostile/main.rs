@@ -1,9 +1,9 @@
 //! Tests that a host survives hostile runners, such as those that a guest has taken over. This program is both host and
 //! runner. The runner (`runner`) follows the protocol until it receives its instance, and then attacks.
 //!
-//! Whatever the runner does, the host continues and its memory does not grow. If the runner breaks the protocol, the
-//! host ends the instance. Otherwise, the test kills it. In both cases, the runner's process must then have exited. An
-//! instance in a real runner must keep running throughout.
+//! Whatever the runner does, the host must continue, and its memory must not grow. If the runner breaks the protocol,
+//! the host ends the instance. Otherwise, the test kills the instance. In both cases, the runner's process must then
+//! have exited. An instance in a real runner must keep running throughout.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 #![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
 
@@ -37,10 +37,11 @@ use guests::Guest;
 use patience::Patience;
 use runner::{BADLY_READY, EVIL, NEIGHBOUR, NEVER_READY, PORT};
 
-/// A time that is longer than any test takes. Used for deadlines that must not pass, not for measurements.
+/// A time that is longer than any test takes, for deadlines that must not pass. Do not use it for measurements.
 const GUARD: Duration = Duration::from_secs(300);
 
-/// The limit on the growth of the host's memory during a case, in KiB: a few times the longest message.
+/// The limit on the growth of the host's memory during a case, in KiB. It allows for a few messages of the maximum
+/// length.
 const MEMORY: u64 = 64 << 10;
 
 /// The grants of a case's instance, and how its runner starts.
@@ -89,7 +90,7 @@ const CASES: &[(&str, Setting, Outcome)] = &[
     ("commits without a state", Plain, Breaks("it sent a commit for an election without state")),
     ("commits very many changes", Stateful, Breaks("a commit of 2097152 changes")),
     ("commits fewer changes than it says", Stateful, Breaks("a message that is invalid")),
-    // The error message depends on the timing: the host may still be busy with the previous commit.
+    // The error message depends on the timing, because the host may still be busy with the previous commit.
     ("commits and does not read", Stateful, Breaks("it ")),
     ("looks up very much", Plain, Breaks("it has too many DNS lookups in flight")),
     ("looks up what it may not", Plain, Stays("all is tried")),
@@ -133,7 +134,7 @@ const CASES: &[(&str, Setting, Outcome)] = &[
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        // The template is no attacker, because no guest runs in it.
+        // The template process does not attack: no guest runs in it, so a guest cannot have taken it over.
         [MAKE_RUNNERS, "--parent", host] => drop(make_runners(host.parse().unwrap(), runner::be_one)),
         _ => {
             let trial = Trial::test("host_survives_every_hostile_runner", || {
@@ -178,7 +179,7 @@ struct Host {
     /// A server that hostile runners connect to.
     server: TcpListener,
     folder: PathBuf,
-    /// The lock file. Its locks show other hosts that the runners exist.
+    /// The lock file. Its locks show other hosts that the runners are alive.
     lock_file: Arc<LockFile>,
     _locks: tempfile::TempDir,
 }
@@ -285,7 +286,7 @@ impl Host {
             Patience::poll(POLL_INTERVAL, || (start.is_empty() || has_printed()).then_some(()))
                 .unwrap_or_else(|_| panic!("{case}: {recorder:?}"));
             if evil == "does not read" {
-                // The runner does not read this message, and the pipe cannot hold it.
+                // The runner does not read this message, and the message does not fit into the pipe.
                 instance.stop(StopReason::StepDown, "x".repeat(4 << 20), self.clock.now(), None);
             }
             connections.extend(std::iter::repeat_with(|| self.server.accept()).map_while(Result::ok));
@@ -335,7 +336,7 @@ struct Recorder {
 #[derive(Default, Debug)]
 struct Notices {
     lines: Vec<(Time, String)>,
-    /// The number of lines when the instance was killed.
+    /// The number of lines that the instance had printed when it was killed.
     lines_when_killed: Option<usize>,
     logged: usize,
     others: usize,
@@ -376,7 +377,7 @@ impl Recorder {
         }
         assert!(notices.others <= 70, "{case}: too many notices: {}", notices.others);
         if let Some(before) = notices.lines_when_killed {
-            // One line may have passed the gate before the kill and be recorded after it.
+            // One line may pass the gate before the kill, and be recorded only after the kill.
             assert!(notices.lines.len() <= before + 1, "{case}: the instance prints after the kill");
         }
     }
@@ -385,7 +386,7 @@ impl Recorder {
 struct Neighbour {
     instance: Instance,
     recorder: Arc<Recorder>,
-    /// Keeps the template of the runner alive.
+    /// Keeps the template process of the runner alive.
     _launcher: Launcher,
 }
 
@@ -420,7 +421,7 @@ async fn output_stops_at_deadline(host: &Host) {
     let launcher = host.evil("prints after its deadline", Plain, "0");
     launcher.runners.make_ready(&host.modules[0]).await.unwrap();
     let mut remaining = Duration::from_millis(600);
-    // On a busy machine the runner may not print before its deadline.
+    // On a busy machine, the runner may not print before its deadline. If so, try a later deadline.
     while printed_until(host, &launcher, remaining).await < 3 {
         remaining *= 2;
         assert!(remaining < Duration::from_secs(60), "it prints nothing");
@@ -439,12 +440,12 @@ async fn printed_until(host: &Host, launcher: &Launcher, remaining: Duration) ->
     let ended = gone(&mut instance).await;
     assert!(ended.end == End::Killed && host.clock.now() >= deadline, "{ended:?}");
     let late = recorder.notices().lines.iter().filter(|(at, _)| *at > deadline + POLL_INTERVAL).count();
-    // One line may have passed the gate in time, on a thread that then had to wait for a CPU.
+    // One line may pass the gate in time, but on a thread that then must wait for a CPU.
     assert!(late <= 1, "{late} lines come out after the deadline: {recorder:?}");
     recorder.notices().lines.len() - late
 }
 
-/// Waits until the other end of a connection is closed.
+/// Waits until the other end of the connection has closed it.
 fn wait_until_closed(mut connection: TcpStream) {
     connection.set_nonblocking(true).unwrap();
     let mut read = [0; 1 << 16];
@@ -461,7 +462,7 @@ fn reset_peak_memory() {
     fs::write("/proc/self/clear_refs", "5").unwrap();
 }
 
-/// Returns a size of this process from `/proc/self/status`, in KiB.
+/// Returns a memory size of this process, in KiB. `name` is the size's name in `/proc/self/status`.
 fn memory(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel reports the size");

@@ -1,5 +1,5 @@
-//! A hostile runner. It is confined like a real runner, reports that it is ready, and then runs an attack. The variable
-//! [`EVIL`] of its instance names the attack.
+//! A hostile runner. It is confined like a real runner, reports that it is ready, and then runs the attack that the
+//! variable [`EVIL`] of its instance names.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -21,7 +21,7 @@ pub const PORT: &str = "PORT";
 /// The variable that holds the pid of another instance's runner.
 pub const NEIGHBOUR: &str = "NEIGHBOUR";
 
-/// A grant that makes a runner never report its readiness.
+/// A grant that makes a hostile runner never report that it is ready.
 pub const NEVER_READY: &str = "http://never-ready.test";
 pub const BADLY_READY: &str = "http://badly-ready.test";
 
@@ -30,7 +30,7 @@ pub fn granted(host: u32) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("hostile-{host}"))
 }
 
-/// The variants of `FromRunner`, numbered in their order.
+/// Numbers of the variants of `FromRunner`, in the order of their declaration.
 mod says {
     pub const READY: u8 = 0;
     pub const FAILED: u8 = 1;
@@ -47,7 +47,7 @@ mod says {
     pub const ENDED: u8 = 13;
 }
 
-/// Variants of `How`, numbered in their order.
+/// Numbers of variants of `How`, in the order of their declaration.
 const DONE: u8 = 0;
 const UNABLE: u8 = 4;
 
@@ -65,10 +65,10 @@ struct Runner {
     start: Vec<u8>,
 }
 
-/// Sets the signal that a descriptor sends. `libc` does not define this constant.
+/// The `fcntl` command that sets the signal that a descriptor sends. `libc` does not define this constant.
 const F_SETSIG: libc::c_int = 10;
 
-/// The length of a mapping, which holds the whole page or tally.
+/// The length of a mapping, in bytes. Each mapping holds the whole page or the whole tally.
 const PAGE: usize = 4096;
 
 pub fn be_one(forked: Forked) -> ExitCode {
@@ -198,7 +198,7 @@ impl Runner {
     /// Sends the same message again and again, forever.
     fn floods(&self, kind: u8, parts: &[Vec<u8>]) -> ! {
         let message = frame(&[vec![kind], parts.concat()].concat());
-        // Writes many short messages at once.
+        // Put many short messages into one write.
         let many = message.repeat((65_536 / message.len()).max(1));
         loop {
             self.write(&many);
@@ -250,7 +250,7 @@ impl Runner {
             }
             "commits fewer changes than it says" => self.say(says::COMMIT, &[text([9, 1, 1, b'k'])]),
             "commits and does not read" => loop {
-                // A change that is too large. The answer contains the whole key.
+                // Commit the same small change again and again, and never read the host's answers.
                 let change = [vec![0], text("k".repeat(200)), text([0; 64])].concat();
                 self.say(says::COMMIT, &[text([vec![1], change].concat())]);
                 std::thread::sleep(Duration::from_millis(1));
@@ -330,7 +330,7 @@ impl Runner {
         let other = self.page.as_raw_fd();
         let unlocked = libc::flock { l_type: libc::F_UNLCK as i16, l_whence: 0, l_start: 0, l_len: 0, l_pid: 0 };
         let unlocked = &raw const unlocked;
-        // The kernel reads only the lower half of the register that holds a descriptor. So `wide` still refers to the
+        // The kernel reads only the lower half of the register that holds a descriptor, so `wide` still refers to the
         // lock.
         let wide = i64::from(lock) | 1 << 32;
         let byte = c"x".as_ptr();
@@ -430,7 +430,7 @@ impl Runner {
             }
             let path = format!("/proc/self/fd/{}", file.as_raw_fd());
             let again = rustix::fs::openat(CWD, path, OFlags::RDWR, Mode::empty());
-            // A runner with folders may open the file again. That alone is harmless.
+            // A runner that has been granted folders may open the file again. That alone is harmless.
             let again = again.as_ref().unwrap_or(file);
             say("maps once more", map(again, writes).map(drop));
             say("shortens once more", rustix::fs::ftruncate(again, 0).map_err(Into::into));
@@ -451,7 +451,7 @@ impl Runner {
             let none = std::ptr::null_mut::<libc::c_void>();
             // SAFETY: the calls take numbers, null, and the address of `limit`, which outlives them.
             unsafe {
-                // If one of these calls succeeded, its target would visibly fail.
+                // If one of these calls succeeded, the process that it targets would fail visibly.
                 say("kills", done(libc::kill(pid, libc::SIGKILL).into()));
                 say("stops a thread of", done(libc::syscall(libc::SYS_tgkill, pid, pid, libc::SIGSTOP)));
                 say("stops one thread of", done(libc::syscall(libc::SYS_tkill, pid, libc::SIGSTOP)));

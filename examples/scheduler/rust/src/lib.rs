@@ -15,7 +15,7 @@ use settings::Settings;
 
 baton_sdk::coordinator!(async run);
 
-/// Saved under `partitions/N`: the worker that took partition N, and the term.
+/// The value saved under `partitions/N`: the worker that took partition N, and the term in which it did.
 #[derive(Debug, Serialize, Deserialize)]
 struct Acknowledgement {
     worker: String,
@@ -45,7 +45,7 @@ async fn schedule(term: &AsyncTerm, settings: &Settings) -> baton_sdk::Result {
             }
         };
         // Once the acknowledgement is saved, no term offers the partition again. If this call fails, the next instance
-        // reads whether it was saved.
+        // finds out from the state whether it was saved.
         state.put(&key(partition), &acknowledgement)?;
         term.progress();
         println!("partition {partition} was taken by {} in term {}", acknowledgement.worker, acknowledgement.term);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 #[derive(Debug, PartialEq)]
 pub(crate) struct Settings {
-    /// Base URLs without a trailing `/`; at least one.
+    /// The workers' base URLs, without a trailing `/`. The list is not empty.
     workers: Vec<String>,
     pub(crate) partitions: u64,
     /// Pause before a partition is offered again.
@@ -18,7 +18,7 @@ impl Settings {
     /// Reads the settings from variables.
     ///
     /// # Errors
-    /// Names the variable that is missing or wrong, with an example.
+    /// Returns a message that names the missing or invalid variable, and contains an example value.
     pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let workers = variable("WORKERS").unwrap_or_default();
         let workers: Vec<String> =

@@ -131,13 +131,13 @@ mod tests {
         let mut alarm = Alarm::new().unwrap();
         assert!(alarm.hears_steps());
         let (nothing, _nobody) = pipe().unwrap();
-        // Set the clock to the current time.
+        // Set the wall clock to the time that it already shows.
         if clock_settime(ClockId::Realtime, clock_gettime(ClockId::Realtime)) == Err(Errno::PERM) {
             return;
         }
         alarm.wait(Some(LONG), [nothing.as_fd()]).unwrap();
         let (clock, wait) = (Clock::default(), Duration::from_millis(30));
-        // Try repeatedly, since the time daemon may set the clock meanwhile.
+        // Try repeatedly, because the time daemon may set the clock in the meantime.
         loop {
             alarm.forget_steps();
             let begun = clock.boot();

@@ -12,13 +12,14 @@ use baton_election::{
 use crate::state::{Faults, Flight, Instance, Node, Process, Waiting, World, at, name};
 use crate::store::{Instant, Lease};
 
-/// A time shortly before the end of a lease. A request may take longer than this.
+/// The time before the end of a lease at which the model stops once more. A request that is sent then may arrive after
+/// the lease has ended.
 pub const SHORTLY: Duration = Duration::from_secs(1);
 
-/// One step. Nodes and requests under way are identified by their index.
+/// One step. Nodes and pending requests are identified by their index.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
-    /// Time advances until something is due. Requests still under way become late, and may never arrive.
+    /// Time advances until something is due. Requests that have not arrived yet become late, and may never arrive.
     Wait,
     Wake(usize),
     /// A request reaches the store, and its answer reaches the waiting process.
@@ -31,7 +32,7 @@ pub enum Action {
     PutOff(usize),
     /// A standby receives a hint, which may be false.
     Lie(usize, Lie),
-    /// A standby receives the message with that number. It may be old, or repeated.
+    /// A standby receives a message, given by its index in `World::told`. The message may be old, or repeated.
     HearTold(usize, usize),
     /// A process takes an answer that arrived while the process was paused.
     Hear(usize, RequestId),
@@ -39,17 +40,17 @@ pub enum Action {
     Begin(usize),
     /// A process and its instance crash.
     Crash(usize),
-    /// The kernel reports that what was left of a process is gone.
+    /// The kernel reports that nothing is left of a crashed process.
     Vanish(usize),
     Pause(usize),
     Resume(usize),
     Run(usize),
     EndBy(usize, Ending),
-    /// An instance that was killed hangs.
+    /// A killed instance hangs: its process does not exit.
     Hang(usize),
     /// The host learns that the system is ending a killed instance.
     Die(usize),
-    /// An instance that has ended or was killed is gone.
+    /// The process of an instance that has ended or was killed exits.
     Go(usize),
     /// The announcement of a process that ended cleanly is removed.
     TakeBack(usize),
@@ -57,7 +58,7 @@ pub enum Action {
     Publish(usize),
     Withdraw(usize),
     StepDown(usize),
-    /// A node reads that the election is suspended, or is resumed.
+    /// A node reads that the election is suspended.
     ReadSuspended(usize),
     ReadResumed(usize),
     Shutdown(usize),
@@ -68,18 +69,19 @@ pub enum Action {
     BreakLater,
     /// An outsider deletes the record, even if the lease is held.
     Delete,
-    /// An outsider writes an earlier record again, without the lease. 0 is the last one.
+    /// An outsider writes an earlier record again, without holding the lease. The number counts back from the last
+    /// record, which is 0.
     Rewrite(usize),
-    /// An outsider breaks the lease, acquires and releases it.
+    /// An outsider breaks the lease, acquires it and releases it.
     Seize,
 }
 
 /// A false hint about the holder in the store's record.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lie {
-    /// The holder has just renewed, in a term far ahead.
+    /// The holder has just renewed the lease, and its term is far above the current one.
     Leads,
-    /// The holder has given the lease up.
+    /// The holder has given up the lease.
     GivesUp,
 }
 
@@ -98,14 +100,14 @@ pub enum Ending {
 }
 
 impl World {
-    /// Collects the possible actions, without those that would only change the order in a way that makes no difference.
+    /// Collects the possible actions. Leaves out actions that would only change the order of independent actions.
     /// Actions that happen without faults come first, so a run that always takes the first action has no faults.
     ///
     /// If a process acts by itself, and no answer can reach it at the same moment, the action affects only its own
-    /// node. It then makes no difference whether other nodes act just before or just after it, so only this action is
-    /// collected. This is a persistent set: P. Godefroid, "Partial-Order Methods for the Verification of Concurrent
-    /// Systems", 1996. A process that has nothing to do is not paused, ended or steered until it has something to do or
-    /// time advances.
+    /// node. It then makes no difference whether other nodes act just before or just after it, so only this node's
+    /// actions are collected. This is a persistent set: P. Godefroid, "Partial-Order Methods for the Verification of
+    /// Concurrent Systems", 1996. A process that has nothing to do is not paused, ended or steered until it has
+    /// something to do or time advances.
     pub fn actions(&self, actions: &mut Vec<Action>) {
         if self.broken.is_some() {
             return;
@@ -163,7 +165,7 @@ impl World {
         self.flights.iter().any(|flight| is_its_own(flight) && is_awaited(flight))
     }
 
-    /// True if a running process waits for the answer.
+    /// True if a running process waits for the answer to this request.
     fn is_awaited(&self, flight: &Flight) -> bool {
         let process = self.nodes[flight.node].process.as_ref();
         let is_its_own = |one: &&Process| !one.is_paused && one.incarnation == flight.incarnation;
@@ -266,7 +268,8 @@ impl World {
         if self.is_witnessed() {
             actions.push(Action::Delete);
         }
-        // Any record but the last hides a later term, unless another object contains that term.
+        // An older record hides the latest term. An outsider may write it only if an announcement contains that term:
+        // otherwise, no node could know the term.
         let backs = if self.is_witnessed() { 2 } else { 1 };
         actions.extend((0..backs.min(self.written.len())).map(Action::Rewrite));
         actions.push(Action::Seize);
@@ -457,7 +460,7 @@ impl World {
     }
 
     /// Advances time to the next moment at which a holder, a lease or a waiting process has something to do. Standbys
-    /// whose next reading is due also read at these moments. Time stops for a standby alone only if nothing else is
+    /// whose next poll is due also poll at these moments. Time stops for a standby's poll alone only if nothing else is
     /// due.
     fn wait(&mut self) {
         for flight in self.flights.iter_mut().filter(|flight| !flight.is_late) {
@@ -486,7 +489,7 @@ impl World {
         let lease = self.store.object.as_ref().map(|object| object.lease);
         if let Some(Lease::Held { until, .. } | Lease::Breaking { until, .. }) = lease {
             // Time also stops shortly before the end of the lease, so that a request sent under the lease can arrive
-            // after that end.
+            // after the lease has ended.
             moments.extend([until - SHORTLY, until]);
         }
         let now = self.now;
@@ -585,7 +588,8 @@ impl World {
         let reads_at = process.elector.next_wakeup().filter(|_| is_hint && follows);
         process.elector.handle(now, input);
         let latest = now.time + LISTENING_POLL + LISTENING_POLL / 4;
-        // A standby that reads immediately only has to wait for the answer.
+        // A hint must not delay a standby's next poll past `latest`. If the standby polls at once, its next wake-up
+        // only limits the wait for the answer.
         let is_late = |at: Time| process.elector.next_wakeup().is_some_and(|later| later > at.max(latest));
         let (raises, delays) = (process.elector.written_term() != known, reads_at.is_some_and(is_late));
         if is_hint && raises {
@@ -675,8 +679,8 @@ impl World {
     }
 
     /// Keeps a message for other nodes, which may receive it at any time, repeatedly or never. No message is dropped,
-    /// so an older message may arrive after a newer one. The age of the renewal in a message is the age when it was
-    /// sent, so in a late message the renewal seems more recent than it is.
+    /// so an older message may arrive after a newer one. The age of the renewal in a message is its age at the time of
+    /// sending, so a late message makes the renewal seem more recent than it is.
     fn tell(&mut self, place: usize, word: &Word) {
         let Some(process) = &self.nodes[place].process else { return };
         let from = name(place, process.incarnation);
@@ -789,7 +793,7 @@ impl World {
         self.witnessed() >= recorded.max(self.started)
     }
 
-    /// The snapshot that a reading would return.
+    /// The snapshot that a read would return.
     pub fn snapshot(&self) -> Snapshot {
         self.store.clone().snapshot(self.now)
     }

@@ -13,7 +13,7 @@ use crate::state::{State, World};
 /// Maximum number of states whose actions are tried. The states that result take about 5 GB of memory.
 const MOST: usize = 10_000_000;
 
-/// The modelled election, from one start.
+/// The modelled election, which begins in one starting state.
 pub struct Election {
     start: World,
     effort: Arc<Effort>,
@@ -32,7 +32,7 @@ struct Effort {
     most: usize,
     /// States whose actions were collected.
     tried: AtomicUsize,
-    /// The smallest depth at which actions were left untried, because the limit was reached.
+    /// The smallest depth at which actions were left untried because the limit was reached.
     untried: AtomicUsize,
     /// True once the check is over and its result is replayed.
     is_over: AtomicBool,
@@ -48,7 +48,8 @@ impl Effort {
 
 pub struct Found {
     pub states: usize,
-    /// Every interleaving of this many actions was tried, or all interleavings if `None`.
+    /// Every interleaving of up to this many actions was tried. `None` means that all interleavings of any length were
+    /// tried.
     pub depth: Option<usize>,
     pub led_again: bool,
     /// The broken promise, and the actions that lead to it.
@@ -78,7 +79,7 @@ impl Model for Election {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always(KEPT, |_, state: &State| state.world.broken.is_none()),
-            // A check in which no term begins would find no broken promise.
+            // Guards against a check that proves nothing: if no term begins, no promise can be broken.
             Property::sometimes(LED_AGAIN, |model, state: &State| state.world.started > model.start.started),
         ]
     }

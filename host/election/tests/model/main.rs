@@ -68,7 +68,7 @@ fn every_interleaving_keeps_every_promise() {
     assert!(far > 0, "no start was followed to where a term begins");
 }
 
-/// Prints even in a passing test, whose output the harness captures.
+/// Writes to stdout directly, because the test harness captures the output of `println!`.
 fn say(what: &str) {
     let _nobody_listens = writeln!(std::io::stdout(), "{what}");
 }

@@ -1,5 +1,6 @@
-//! The starts of the model. Interesting states are many actions away from a fleet's first start. So a script leads to
-//! each moment at which an error once occurred, and the checker tries every interleaving from there.
+//! The states from which the model starts. Interesting states are many actions away from a fleet's first start. For
+//! each moment at which an error once occurred, a script therefore takes the model there, and the checker tries every
+//! interleaving from that moment.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use crate::actions::{Action, SHORTLY, version};
 use crate::state::{Faults, Node, World, name};
 use crate::store::Store;
 
-/// A start, and the faults that may follow.
+/// A state from which the model starts, and the faults that may follow.
 pub struct Start {
     pub name: &'static str,
     pub world: fn() -> World,

@@ -45,7 +45,7 @@ impl Hash for State {
 
 #[derive(Clone, Debug, Hash)]
 pub struct World {
-    /// True time, which every node's clock shows. The simulation tests drift.
+    /// True time. Every node's clock shows it exactly: only the simulation tests clocks that drift.
     pub now: Instant,
     pub store: Store,
     pub nodes: Vec<Arc<Node>>,
@@ -135,7 +135,7 @@ pub struct Flight {
 #[derive(Clone, Debug, Hash)]
 pub struct Instance {
     pub deadline: Time,
-    /// The end of the instance, if it was killed or has ended: no effect passes any more.
+    /// The end of the instance, set once it has ended or was killed. From then on, none of its effects passes the gate.
     pub end: Option<End>,
     pub has_begun: bool,
     pub is_asked_to_stop: bool,
@@ -182,13 +182,14 @@ pub fn name(node: usize, incarnation: u64) -> String {
     format!("node-{node}/{incarnation}")
 }
 
-/// The time for an elector. No rule reads the wall clock.
+/// The time as an elector reads it. The wall clock is always 0, because no rule depends on it.
 pub fn at(now: Instant) -> Now {
     Now { time: Time(now), least: now, wall: Duration::ZERO }
 }
 
 /// Returns an elector's source of numbers. Numbers differ between processes and between draws, so that lease ids are
-/// unique. As times in nanoseconds they are negligible, so random waits have no effect in the model.
+/// unique. An elector turns these small numbers into waits of some nanoseconds, so random waits have no effect in the
+/// model.
 fn numbers(node: usize, incarnation: u64) -> Random {
     let first = ((node as u64) << 20) + (incarnation << 14);
     let next = |state: &mut [u8; 32]| {

@@ -1,5 +1,5 @@
-//! Counts of the cases that occurred in the runs. Without these counts, a simulation in which nothing happens would
-//! pass.
+//! Counts of the cases that occurred in the runs. A test checks that each case occurred: otherwise, a simulation in
+//! which nothing happens would pass.
 
 #[derive(Debug, Default, Clone)]
 pub struct Coverage {

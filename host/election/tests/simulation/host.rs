@@ -15,24 +15,24 @@ use crate::world::Heard;
 /// The shortest and the longest lease of the simulated store.
 pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
-/// A machine: it outlives its processes.
+/// A machine, which outlives its processes.
 #[derive(Default)]
 pub struct Host {
     pub incarnation: u32,
     /// The versions that the host should serve.
     pub serves: Plan,
     pub process: Option<Process>,
-    /// The remains of the previous process: a runner, and the time at which it ends.
+    /// The remains of the previous process: its runner, and the time at which that runner ends.
     pub orphan: Option<(Process, Instant)>,
     /// The end of a pause of the process.
     pub frozen_until: Instant,
     /// The end of a pause of the supervisor.
     pub stopped_until: Instant,
-    /// The time until which the host has reached its leadership quota, and withholds requests for the lease.
+    /// The time until which the host has reached its leadership quota. Until then, it withholds requests for the lease.
     pub lets_others_ask_until: Instant,
     /// The end of a pause of the watchdog.
     pub unwatched_until: Instant,
-    /// The slew of one of the clocks, in millionths, and the time at which it ends.
+    /// The slew of one of the clocks in millionths, and the time at which this slew ends.
     pub slewed: (i64, Instant),
     /// The time from a shutdown or the end of the process to the next start.
     pub down: Duration,
@@ -46,7 +46,7 @@ pub struct Process {
     pub unanswered: BTreeSet<RequestId>,
     /// True once an answer has shown the process that the object exists.
     pub has_read_object: bool,
-    /// The number of recalls and of other requests, each counted separately.
+    /// The number of recalls, and the number of other requests.
     pub asked: (u64, u64),
     pub announced: Announced,
     /// The id of the last acquire.
@@ -56,15 +56,15 @@ pub struct Process {
     pub instances: u64,
     /// The number of scheduled wake-ups. Only the last scheduled wake-up has an effect.
     pub wakes: u64,
-    /// Number of consecutive wake-ups at which time did not advance.
+    /// The number of consecutive wake-ups at the same moment.
     pub idle_wakes: u32,
     drift: i64,
-    /// The clocks at the last change of a clock's speed.
+    /// The clocks at the time when one of them last changed its speed.
     shown: Shown,
     jumped: Duration,
 }
 
-/// The clocks of a process at a moment, without steps of the wall clock.
+/// The clocks of a process at one moment, without the steps of the wall clock.
 #[derive(Clone, Copy)]
 struct Shown {
     at: Instant,
@@ -87,15 +87,15 @@ pub struct Instance {
     pub version: ModuleVersion,
     pub lease: Option<LeaseId>,
     pub life: Life,
-    /// True if the guest begins at once, but its supervisor does not know it yet.
+    /// True if the guest begins at once, but the supervisor does not know yet that it has begun.
     pub begins_at_once: bool,
-    /// The term that had already claimed the state.
+    /// The term that had already claimed the state when this instance tried to claim it, if any.
     pub superseded: Option<Term>,
-    /// The time until which effects pass, by the host's clock.
+    /// The time until which effects pass the gate, as the host's clock shows it.
     pub deadline: Time,
-    /// The time at which the watchdog ends the host if the instance is not gone, by the host's clock.
+    /// The time, as the host's clock shows it, at which the watchdog ends the host if the instance is not gone by then.
     pub abort_at: Time,
-    /// The time at which the watchdog first noticed a pause past the deadline.
+    /// The time at which the watchdog first noticed a pause that lasted past the deadline.
     pub woken: Option<Time>,
     /// The number of checks that the watchdog has planned. Only the last planned check has an effect.
     pub looks: u64,
@@ -104,9 +104,9 @@ pub struct Instance {
     /// True once a kill or the instance's end has closed its gate.
     pub closed: bool,
     pub is_asked_to_stop: bool,
-    /// True if the instance has ended or was killed, and is gone soon.
+    /// True if the instance has ended or was killed, and will be gone soon.
     pub ending: bool,
-    /// The end of the last pause in which nothing could end the instance.
+    /// The end of the last pause during which nothing could end the instance.
     pub was_frozen_until: Instant,
 }
 
@@ -139,12 +139,12 @@ impl Process {
         Time(self.shown.most + self.run(now, self.shown.slew.max(0)) + self.jumped)
     }
 
-    /// The machine's slowest clock, which no step of the wall clock moves.
+    /// The slowest of the machine's clocks. A step of the wall clock does not move it.
     pub fn least(&self, now: Instant) -> Duration {
         self.shown.least + self.run(now, self.shown.slew.min(0))
     }
 
-    /// The time by which a clock with that slew advances until `now`.
+    /// The time by which a clock with the slew `slew` advances from its last change of speed until `now`.
     fn run(&self, now: Instant, slew: i64) -> Duration {
         let true_nanos = now.saturating_sub(self.shown.at).as_nanos() as i128;
         let nanos = true_nanos * (1_000_000 + i128::from(self.drift + slew)) / 1_000_000;

@@ -1,4 +1,4 @@
-//! Baton's promises, checked from outside the hosts in true time. `tests/rules.rs` tests the rules that a single host
+//! Baton's promises, checked from outside the hosts, in true time. `tests/rules.rs` tests the rules that a single host
 //! keeps.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,8 @@ pub fn broken(rule: &'static str, what: String) -> Checked {
 /// The past events on which the checks of the promises depend.
 #[derive(Default)]
 pub struct History {
-    /// The terms that each process wrote under the lease, with the number of earlier deletions of the object.
+    /// The terms that each process wrote under the lease. The value is the number of deletions of the object before the
+    /// write.
     written: BTreeMap<(usize, u32, Term), u32>,
     /// The number of times that the object was deleted.
     deletions: u32,
@@ -36,9 +37,9 @@ pub struct History {
     released: BTreeSet<u128>,
     /// The wait before the first poll of the last started process.
     first_poll: Option<Time>,
-    /// The number of processes with the same first wait as the process started just before.
+    /// The number of processes whose first wait equaled that of the process started just before.
     together: u32,
-    /// The earliest time at which the lease of each id can end.
+    /// The earliest time at which a lease can end, by lease id.
     kept_until: BTreeMap<u128, Instant>,
     pub receiver: Receiver,
 }
@@ -51,7 +52,8 @@ pub struct Running {
     pub lease: Option<LeaseId>,
     /// True if the instance's gate would let an effect pass now.
     pub passes: bool,
-    /// True if the instance's process is paused, or has not yet had enough time since a pause to end the instance.
+    /// True if the instance's process is paused, or was paused so recently that it has not had enough time to end the
+    /// instance.
     pub blind: bool,
 }
 
@@ -65,7 +67,7 @@ impl History {
         }
     }
 
-    /// Checks that each instance is gone before the store could give its lease to another.
+    /// Checks that each instance is gone before the store could grant its lease to another holder.
     pub fn gone_in_time(&self, now: Instant, running: &[Running]) -> Checked {
         for one in running.iter().filter(|one| !one.blind) {
             let end = one.lease.and_then(|id| self.kept_until.get(&id.as_u128()));
@@ -76,7 +78,7 @@ impl History {
         Ok(())
     }
 
-    /// Checks a start: the term was written and is higher than all before, and no other instance is left.
+    /// Checks a start: its term was written and is higher than all earlier ones, and no other instance is left.
     pub fn start(&mut self, host: usize, incarnation: u32, term: Term, running: &[Running]) -> Checked {
         let Some(written_after) = self.written.get(&(host, incarnation, term)) else {
             return broken("terms_only_rise", format!("term {term} was not written before its start"));
@@ -84,7 +86,7 @@ impl History {
         if *written_after == self.deletions && term <= self.floor {
             return broken("terms_only_rise", format!("term {term} starts after term {}", self.floor));
         }
-        // Nobody can know a term that was written to a deleted object.
+        // Once an object is deleted, nobody can know the terms that were written to it.
         if *written_after == self.deletions {
             self.floor = term;
         }
@@ -94,25 +96,25 @@ impl History {
         Ok(())
     }
 
-    /// Returns an effect that has passed its gate. If its term was written to an object that is now deleted, other
-    /// holders cannot know the term, so the effect is not checked.
+    /// Returns an effect that an instance has just sent through its gate. If its term was written to an object that is
+    /// now deleted, other holders cannot know the term, so the effect is not checked.
     pub fn sends(&self, term: Term, by: Key) -> Option<Sent> {
         let (host, incarnation, _) = by;
         let is_known = self.written.get(&(host, incarnation, term)) == Some(&self.deletions);
         is_known.then(|| self.receiver.on_its_way(term, by))
     }
 
-    /// Checks that processes that start together do not poll together.
+    /// Checks that processes that start together do not make their first poll at the same moment.
     pub fn first_polls_are_spread(&mut self, first_poll: Time) -> Checked {
         self.together += u32::from(self.first_poll.replace(first_poll) == Some(first_poll));
-        // A single coincidence may be chance, with a probability of one in a billion.
+        // One coincidence may be chance, although its probability is only one in a billion.
         if self.together > 1 {
             return broken("first_polls_are_spread", format!("some in a row poll {first_poll:?} after their start"));
         }
         Ok(())
     }
 
-    /// The highest term that was started, as far as anyone can know it.
+    /// The highest term that was started and that a host can still know.
     pub fn floor(&self) -> Term {
         self.floor
     }
@@ -177,7 +179,7 @@ impl History {
                 if begins_again {
                     return broken("terms_only_rise", format!("term {term_before} begins again"));
                 }
-                // The outcome stays in the record until another module's term begins.
+                // The outcome must stay in the record until a term of another module begins.
                 let was_over = before.is_some_and(|one| one.outcome == Some(Outcome::Done));
                 let is_same = before.is_some_and(|one| one.module == record.module);
                 let begins = record.node.is_some() && record.term > term_before;

@@ -1,6 +1,6 @@
-//! The simulation of the elector: thousands of runs, each determined by a seed. In each, several hosts elect a leader
-//! over one store, under all kinds of faults. Every promise of the design is checked after each event. Then the faults
-//! end, and a node must lead.
+//! The simulation of the elector: thousands of runs, each determined by a seed. In each run, several hosts elect a
+//! leader over one store, under all kinds of faults. Every promise of the design is checked after each event. Then the
+//! faults end, and a node must lead.
 //!
 //! - `BATON_SIM_SEED=7 cargo test -p baton-election --test simulation` prints the events of one seed.
 //! - A normal test run uses the same seeds every time. `make soak MINUTES=60` runs new seeds and prints the first one;
@@ -90,12 +90,12 @@ impl Found {
     }
 }
 
-/// A first seed that no run has used: the wall clock in nanoseconds.
+/// A seed that no earlier run has used: the wall clock in nanoseconds.
 fn fresh_seed() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
 }
 
-/// Prints even in a passing test, whose output the harness captures.
+/// Writes to stdout directly, because the test harness captures the output of `println!`.
 fn say(what: &str) {
     let _nobody_listens = writeln!(std::io::stdout(), "{what}");
 }

@@ -1,5 +1,5 @@
-//! The outside receiver of the instances' effects. It refuses effects whose term is lower than one that it has seen,
-//! and has no other way to recognize late ones.
+//! The outside receiver of the instances' effects. It refuses an effect whose term is lower than one that it has
+//! already seen. It has no other way to recognize a late effect.
 
 use baton_election::Term;
 
@@ -23,12 +23,13 @@ pub struct Sent {
 }
 
 impl Receiver {
-    /// Returns an effect that has passed its gate.
+    /// Returns an effect that an instance has just sent through its gate.
     pub fn on_its_way(&self, term: Term, by: Key) -> Sent {
         Sent { term, by, restarts: self.restarts }
     }
 
-    /// Forgets all terms, since the hosts may have forgotten them. Effects that were sent earlier are not checked.
+    /// Forgets all terms, because the hosts may have forgotten them, too. Effects that were sent earlier are not
+    /// checked.
     pub fn begins_anew(&mut self) {
         *self = Self { highest: None, restarts: self.restarts + 1 };
     }

@@ -1,5 +1,5 @@
 //! Replays: plans as text, with one line for each deviation from a run without faults. A failing run is shrunk and
-//! written as a replay. People can read and edit a replay, and it stays the same when the generator of plans changes.
+//! written as a replay. People can read and edit a replay, and it stays valid when the generator of plans changes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -16,7 +16,7 @@ use crate::plan::{
 };
 use crate::world::World;
 
-/// Writes a failing run to a file of `folder`, shrunk, and returns how to repeat it.
+/// Shrinks a failing run and writes it to a file in `folder`. Returns instructions for repeating the run.
 pub fn keep(folder: &Path, seed: u64, world: &World, violation: &Violation) -> String {
     let mut plan = Plan::from_seed(seed);
     plan.details = Details::Written { fates: world.fates.clone(), lives: world.lives.clone() };
@@ -119,7 +119,7 @@ pub fn read(text: &str) -> Result<Plan, String> {
     Ok(plan)
 }
 
-/// Removes everything from the plan without which the same rule is still broken.
+/// Removes from the plan all parts that are not needed to break the same rule.
 pub fn shrink(mut plan: Plan, violation: &Violation) -> Plan {
     let fails = |plan: &Plan| World::new(plan.clone()).run().is_err_and(|found| found.rule == violation.rule);
     let mut chunk = 64;

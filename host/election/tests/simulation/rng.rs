@@ -1,4 +1,4 @@
-//! Randomness without a dependency: splitmix64, as a stream and as a hash of a decision's subject.
+//! Randomness without a dependency: splitmix64, both as a stream of numbers and as a hash of the subject of a decision.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use baton_election::Random;
 pub struct Rng(u64);
 
 impl Rng {
-    /// The stream for a decision. The same parts give the same stream, so decisions do not depend on their order.
+    /// The stream for a decision. The same parts always give the same stream, so the order of decisions does not
+    /// matter.
     pub fn about(parts: &[u64]) -> Self {
         let mut rng = Rng(0);
         for part in parts {
@@ -19,7 +20,7 @@ impl Rng {
         rng
     }
 
-    /// The rest of the stream, for an elector.
+    /// The rest of the stream, as an elector's source of numbers.
     pub fn for_elector(&self) -> Random {
         let mut state = [0; 32];
         state[..8].copy_from_slice(&self.0.to_le_bytes());

@@ -1,22 +1,22 @@
 //! The lease store of the simulation: one object, true time, and leases with Azure's semantics.
 //!
-//! - An acquire carries the object's version. Repeated with the holder's id, it succeeds. With another id, it is
-//!   refused while the lease is held or breaking.
+//! - An acquire carries the object's version. If it is repeated with the holder's id, it succeeds. With another id, it
+//!   is refused while the lease is held or breaking.
 //! - A renewal after the expiry succeeds as long as nobody has written the object or acquired the lease.
 //! - Lease calls leave the version unchanged. Each write changes it, and no version occurs twice.
 //! - A write needs the lease's id, a valid lease (a breaking lease is still valid) and the version.
 //! - A release frees the lease at once, in any state under its id.
-//! - The world may act as a witness of deaths. A lease is abandoned only if its holder has written a record under it,
-//!   even one that only notes a wait.
+//! - The world may act as a witness of deaths. A lease counts as abandoned only if its dead holder has written a record
+//!   under it. Even a record that only notes a wait is enough.
 //! - Instead of a witness, all hosts may run on one machine and keep notes, from which they conclude that a lease is
-//!   reclaimable. While one host reclaims a lease, no other host can, until the first has written its term.
+//!   reclaimable. Only one host at a time can reclaim a lease: the others must wait until it has written its term.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use baton_election::{LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreError, Version};
 
-/// True time since the start of the run, which no host knows.
+/// The true time since the start of the run. No host knows it.
 pub type Instant = Duration;
 
 #[derive(Clone, Debug, Default, Hash)]
@@ -28,19 +28,20 @@ pub struct Store {
     versions: u64,
 }
 
-/// The notes of a machine's hosts about the lease. Incarnations are named as in the record.
+/// The notes of a machine's hosts about the lease. Incarnations have the same names as in the record.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Notes {
-    /// The ids under which each incarnation, or a host that reclaims from it, may hold the lease. The newest is last.
+    /// The ids under which an incarnation may hold the lease, and the ids of a host that reclaims the lease from it.
+    /// The newest id is last.
     pub ids: BTreeMap<String, Vec<LeaseId>>,
     /// Incarnations known to be dead.
     pub gone: BTreeSet<String>,
-    /// The incarnation whose note was taken, and the taker.
+    /// The incarnation whose note was taken, and the incarnation that took it.
     pub taken: Option<(String, String)>,
 }
 
 impl Notes {
-    /// The state of a held lease with that record, as `reader` reads it.
+    /// The state of a held lease with that record, from the point of view of `reader`.
     pub fn judged(&self, record: Option<&Record>, reader: &str) -> LeaseState {
         let noted = record.and_then(|record| Some((&record.incarnation, *self.ids.get(&record.incarnation)?.last()?)));
         match noted {
@@ -55,7 +56,7 @@ impl Notes {
         }
     }
 
-    /// Takes the note whose newest id is `from` for `by`, and adds `id`. Returns false if another has taken it.
+    /// Takes the note whose newest id is `from` for `by`, and adds `id`. Returns false if another host has taken it.
     pub fn take(&mut self, from: LeaseId, id: LeaseId, record: Option<&Record>, by: &str) -> bool {
         let is_noted = |of: &String| self.ids.get(of).is_some_and(|ids| ids.last() == Some(&id));
         if self.taken.as_ref().is_some_and(|(of, taker)| taker == by && is_noted(of)) {
@@ -70,17 +71,17 @@ impl Notes {
         is_free
     }
 
-    /// True if one note contains both ids. A host that knows one of the ids then also tries the other.
+    /// True if one note contains both ids. A host that knows one of the two ids then also tries the other one.
     fn are_of_one(&self, one: LeaseId, other: LeaseId) -> bool {
         self.ids.values().any(|ids| ids.contains(&one) && ids.contains(&other))
     }
 
-    /// Frees the note that `by` has taken, since `by` is dead.
+    /// Makes the note that `by` has taken available again, because `by` is dead.
     pub fn give_back(&mut self, by: &str) {
         self.taken.take_if(|(_, taker)| taker == by);
     }
 
-    /// Removes the note that `by` has taken: `by` has written its term, or is about to release the lease.
+    /// Removes the note that `by` has taken, because `by` has written its term or is about to release the lease.
     pub fn remove(&mut self, by: &str) {
         if let Some((of, _)) = self.taken.take_if(|(_, taker)| taker == by) {
             self.ids.remove(&of);
@@ -172,7 +173,8 @@ impl Store {
         Ok(Reply::Version(version(self.versions)))
     }
 
-    /// Writes the record if nobody holds the lease, and frees a broken or expired lease. Returns true if written.
+    /// Writes the record if nobody holds the lease, and frees a broken or expired lease. Returns true if the record was
+    /// written.
     pub fn rewrite(&mut self, now: Instant, record: Record) -> bool {
         self.settle(now);
         let Some(object) = &mut self.object else { return false };
@@ -200,8 +202,8 @@ impl Store {
         };
     }
 
-    /// Acquires the lease for an outside client, if possible; without expiry if `length` is `None`. Returns true if the
-    /// client now holds the lease.
+    /// Acquires the lease for an outside client, if possible. If `length` is `None`, the lease does not expire. Returns
+    /// true if the client now holds the lease.
     pub fn take_outside(&mut self, now: Instant, id: LeaseId, length: Option<Duration>) -> bool {
         let Some(object) = &mut self.object else { return false };
         let is_free = match object.lease {
@@ -257,7 +259,7 @@ impl Store {
         }
     }
 
-    /// Replaces the holder's id. An expired lease has no id to replace.
+    /// Replaces the holder's id with a new one. An expired lease has no id to replace.
     fn reclaim(&mut self, now: Instant, from: LeaseId, fresh: LeaseId, wanted: &Version) -> Result<Reply, StoreError> {
         let holder = match self.object.as_ref().ok_or_else(missing)? {
             object if version(object.version) != *wanted => return Err(StoreError::Conflict),

@@ -1,5 +1,6 @@
 //! Tests of the simulation itself. The simulation must notice a faulty witness, which reports a death that has not
-//! happened: no elector can compensate for that. A run that is kept as a replay must repeat the same events.
+//! happened, because no elector can compensate for such a report. A replay must repeat the events of the run from which
+//! it was made.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,7 +10,8 @@ use crate::plan::{Aimed, Ask, Fault, Moment, Outage, Plan, Witness};
 use crate::replay;
 use crate::world::World;
 
-/// Number of runs within which each faulty witness must be noticed. The last one is noticed in run 103.
+/// Number of runs within which the simulation must notice each kind of faulty witness. It notices the last kind in run
+/// 103.
 const RUNS: u64 = 500;
 
 #[test]
@@ -54,9 +56,9 @@ fn kept_run_repeats_its_events() {
     }
 }
 
-/// The store breaks a lease while one host is cut off from it. A second host acquires the lease, must wait until the
-/// first host's instance has ended, and dies immediately. The record then still contains the first host, although the
-/// second host held the lease.
+/// The store breaks a lease while one host is cut off from it. A second host acquires the lease, and must wait until
+/// the first host's instance has ended. The second host dies immediately. The record still contains the first host,
+/// although the second host held the lease.
 fn dies_while_broken_lease_may_run(seed: u64, witness: Witness) -> Plan {
     let cut = Duration::from_secs(20);
     let mut plan = Plan { witness, ..Plan::from_seed(seed) };
@@ -69,7 +71,7 @@ fn dies_while_broken_lease_may_run(seed: u64, witness: Witness) -> Plan {
     plan.faults = vec![(cut, outage), (cut, Fault::Break { period: Duration::ZERO })];
     let crash = Fault::Crash { host: dies, down: 3 * cut };
     let moment = Moment::Asks(Ask::Acquire);
-    // By then, the request has arrived, but the host's next write has not.
+    // After this time, the host's request has arrived at the store, but its next write has not.
     let after = Duration::from_millis(8);
     plan.aimed = vec![Aimed { from: cut, host: dies, moment, after, fault: crash }];
     plan.heal_at = plan.heal_at.max(6 * cut);

@@ -1,4 +1,4 @@
-//! Edits of a store that loses requests and responses.
+//! Edits on a store that loses requests and responses.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
@@ -119,7 +119,7 @@ async fn edit_with_a_lost_response_is_found_below_later_edits() {
         calls += 1;
         Ok::<_, Failed>(control.rollback(None)?)
     });
-    // The edit does not yield between its start and the loss of its response, so the push follows after that.
+    // The edit does not yield between its start and the loss of its response, so the push happens after this loss.
     let (edited, other) = tokio::join!(edited, push(&store, "c"));
     assert_eq!((edited, other), (Ok(RolledBack::To(Digest::of(b"a"))), Ok(Pushed::Current)));
     assert_eq!(calls, 1);
@@ -137,7 +137,8 @@ async fn request_that_arrives_late_does_not_count_twice() {
     assert!(matches!(late.as_slice(), [Ok(_)]), "{late:?}");
     holds(&store, &["b", "a"], 3).await;
 
-    // After the next attempt, the late request finds a different version of the object.
+    // This time, the first request arrives only after the next attempt has changed the object's version. So the late
+    // request conflicts.
     store.fail_next(Fault::Hold);
     assert_eq!(rollback(&store).await, Ok(RolledBack::To(Digest::of(b"b"))));
     assert_eq!(store.deliver_writes(), [Err(StoreError::Conflict)]);

@@ -153,8 +153,8 @@ async fn file_overwritten_in_place_is_offered_once_complete() {
     next(&mut source).await.unwrap();
     let new = component("a longer one");
     let mut file = OpenOptions::new().write(true).truncate(true).open(&path).unwrap();
-    // The file is empty, ends in the preamble, then ends within a section. Each state lasts longer than the settling
-    // time.
+    // The file is first empty, then ends within the preamble, and then within a section. Each state lasts longer than
+    // the settling time.
     for part in [&new[..0], &new[..6], &new[6..15]] {
         file.write_all(part).unwrap();
         says_nothing(&mut source).await;

@@ -139,7 +139,7 @@ async fn hint_during_a_read_causes_another_read() {
     }
     let second = fleet.push(2).await;
     notifier.look();
-    // After these yields, the follower has received the hint, since it runs on the same thread.
+    // After these yields, the follower has received the hint, because it runs on the same thread.
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
@@ -231,7 +231,7 @@ async fn file_falls_back_on_its_previous_content() {
     node.supplied(Some((second, 2)), None).await;
     fleet.control(|control| control.unpushed.iter().any(|entry| entry.digest == third && entry.size > 0)).await;
 
-    // Another node with the same file does not run it until something is pushed.
+    // Another node whose file has the same content rejects it, too. The node runs nothing until a version is pushed.
     let (mut other, _file) = fleet.node_with_file("b", component(3)).await;
     let said = other.says("Rejected").await;
     assert!(said.contains("it was fatal") && said.contains("instead: None"), "{said}");

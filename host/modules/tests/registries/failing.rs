@@ -1,4 +1,4 @@
-//! Registries that answer as no registry should.
+//! Registries that misbehave.
 
 use super::fake::{answer, fake, flooding, noted};
 use super::*;
@@ -89,8 +89,8 @@ async fn pull_is_retried_when_the_module_is_cut_off() {
 
 #[tokio::test]
 async fn endless_response_is_not_read_to_the_end() {
-    // Upper bound on the bytes in the buffers on both sides of a connection. The server has sent them, but the client
-    // has not read them.
+    // Upper bound on the bytes in the buffers on both sides of a connection. The server has sent these bytes, but the
+    // client has not read them.
     const UNDER_WAY: u64 = 32 << 20;
     let filler = "x".repeat(64 << 10);
     let head = |head: &str| format!("HTTP/1.1 {head}\r\n\r\n");
@@ -134,7 +134,7 @@ async fn redirect_to_another_server_is_allowed_for_modules_only() {
     for (what, place, good) in [
         ("/blobs/", format!("http://{elsewhere}/blobs/first"), true),
         ("/manifests/", format!("http://{elsewhere}/manifests/1"), false),
-        // The kernel connects the next two addresses to this machine, although they are not loopback addresses.
+        // Connections to the next two addresses also reach this machine, although these are not loopback addresses.
         ("/blobs/", format!("http://{}/blobs/first", elsewhere.replace("127.0.0.1", "0.0.0.0")), false),
         ("/blobs/", format!("http://{}/blobs/first", elsewhere.replace("127.0.0.1", "[::ffff:127.0.0.1]")), false),
         ("/blobs/", format!("http://ali:sesame@{elsewhere}/blobs/first"), false),
@@ -177,7 +177,7 @@ async fn endless_redirects_are_given_up() {
 async fn error_does_not_reveal_the_target_of_a_redirect() {
     let manifest = described(b"first");
     let address = fake(move |head| {
-        // Nobody listens there.
+        // Nothing listens on this port.
         let elsewhere = "Location: http://127.0.0.1:1/blob?sig=c2VjcmV0";
         Some(match head {
             head if head.contains("/blobs/") => answer("307 Temporary Redirect", elsewhere, ""),
@@ -190,7 +190,7 @@ async fn error_does_not_reveal_the_target_of_a_redirect() {
     assert!(why.contains("refused") && !why.contains("c2VjcmV0"), "{why}");
 }
 
-/// Responds as a public registry with this module does.
+/// Responds like a public registry that has this module.
 fn open(module: &'static str) -> impl Fn(&str) -> Option<String> + Send + Sync + 'static {
     move |request| {
         Some(match request {

@@ -1,4 +1,4 @@
-//! Servers that respond as a test wants.
+//! Servers whose responses are chosen by the test.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -25,8 +25,8 @@ pub fn answer(status: &str, header: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n{header}\r\n{body}", body.len())
 }
 
-/// Starts a server that runs until the test's runtime ends. It sends the result of `answer` for each request, or
-/// nothing if the result is `None`. Returns the server's address.
+/// Starts a server that runs until the test's runtime ends. It responds to each request with the result of `answer`. If
+/// the result is `None`, it sends nothing. Returns the server's address.
 pub async fn fake(answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> String {
     let answer = Arc::new(answer);
     listen(move |stream| {
@@ -36,7 +36,7 @@ pub async fn fake(answer: impl Fn(&str) -> Option<String> + Send + Sync + 'stati
     .await
 }
 
-/// Starts a server with this answer. Also returns the requests to it.
+/// Starts a server like [`fake`]. Also returns the requests that the server receives.
 pub async fn noted(answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> (String, Requests) {
     let requests = Requests::default();
     let notes = requests.clone();
@@ -55,7 +55,7 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// The number of bytes that were sent, once the client has hung up.
+    /// The number of bytes that were sent; `None` until the client has hung up.
     pub fn over(&self) -> Option<u64> {
         self.is_over.load(Ordering::Acquire).then(|| self.sent.load(Ordering::Acquire))
     }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use super::*;
 
-/// Variable with the reference to pull.
+/// The environment variable with the reference to pull.
 const REFERENCE: &str = "BATON_TEST_REFERENCE";
 
 /// Pulls a module in a separate process, with this configuration and with this script as the helper

@@ -48,7 +48,7 @@ async fn a_digest_is_pulled_once() {
     assert_eq!(offered(&mut source).await, unsigned(b"first"));
     let asked = || registry.requests("GET", "") + registry.requests("HEAD", "");
     let before = asked();
-    // In this time, the source would have polled a tag at least twice.
+    // During this time, the source would poll at least twice if the reference were a tag.
     timeout(Duration::from_secs(25), source.next()).await.expect_err("nothing can change");
     // One more request may appear in the log: the registry may log the last request of the pull late.
     assert!(asked() <= before + 1, "nobody is asked: {}", registry.log());
@@ -263,7 +263,7 @@ async fn unreachable(source: &mut OciSource) -> String {
     }
 }
 
-/// Waits until the source has sent enough requests, and checks that it returns nothing meanwhile.
+/// Waits until the source has sent enough requests, and checks that it returns nothing until then.
 async fn looked(source: &mut OciSource, enough: impl Fn() -> bool) {
     let seen = async {
         while !enough() {

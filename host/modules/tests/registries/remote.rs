@@ -80,14 +80,14 @@ async fn local_registry_needs_neither_proxy_nor_certificates() {
     let registry = Registry::start();
     Publisher::of(&registry).push("1", b"first").await;
     let folder = tempfile::tempdir().unwrap();
-    // Nobody listens there.
+    // Nothing listens on this port.
     let nowhere = OsStr::new("http://127.0.0.1:1");
     let variables = [("HTTP_PROXY", nowhere), ("http_proxy", nowhere), ("SSL_CERT_FILE", OsStr::new("/nowhere"))];
     let told = process(folder.path(), &format!("{}/{REPOSITORY}:1", registry.address()), variables);
     assert!(told.contains("told: Ok(Offer"), "{told}");
 }
 
-/// A proxy that leads to `*.example`: a registry, its token server, and the server of its blobs.
+/// A proxy to hosts under `*.example`: a registry, its token server and its blob server.
 struct Internet {
     proxy: String,
     /// The requests. Each begins with its host, and shows whether it came over TLS.
@@ -95,7 +95,7 @@ struct Internet {
 }
 
 impl Internet {
-    /// Starts a network in which the registry names this token server and redirects to this blob.
+    /// Starts the proxy. The registry names the token server `realm`, and redirects requests for the blob to `blob`.
     async fn start(realm: &str, blob: &str) -> Self {
         let asked = Requests::default();
         let challenge = format!("WWW-Authenticate: Bearer realm=\"{realm}\",service=\"us\"");
@@ -137,7 +137,7 @@ impl Internet {
     }
 }
 
-/// Connects to the requested host, which answers one request.
+/// Plays the proxy, and the host to which the client asks the proxy to connect. The host answers one request.
 async fn connect(
     mut stream: TcpStream,
     acceptor: &TlsAcceptor,
@@ -160,8 +160,8 @@ async fn connect(
     }
 }
 
-/// Returns the path of a file in `tls`: the certificate of the test CA, or a certificate that the CA has signed, or the
-/// key of one.
+/// Returns the path of a file in `tls`: the certificate of the test CA, a certificate that this CA has signed, or the
+/// key of the latter.
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/registries/tls").join(name)
 }

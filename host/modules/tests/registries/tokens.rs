@@ -92,7 +92,7 @@ async fn token_is_fetched_again_when_refused() {
         let token = format!("authorization: Bearer t0ken{}\r\n", good.load(Ordering::Relaxed));
         Some(match request {
             request if request.contains("/token") => answers(request),
-            // Each token is good for two requests only, whatever its lifetime.
+            // Each token is accepted for only two requests, regardless of its lifetime.
             request if !request.contains(&token) || uses.fetch_add(1, Ordering::Relaxed) % 3 == 2 => {
                 answer("401 Unauthorized", &challenge, "")
             }
@@ -158,7 +158,7 @@ async fn endless_token_is_not_read_to_the_end() {
 async fn token_is_not_requested_from_a_forbidden_address() {
     let (elsewhere, asked) = noted(|_| Some(answer("200 OK", "", r#"{"token": "t0ken"}"#))).await;
     for realm in [
-        // The kernel connects the next two addresses to this machine, although they are not loopback addresses.
+        // Connections to the next two addresses also reach this machine, although these are not loopback addresses.
         format!("http://{}/token", elsewhere.replace("127.0.0.1", "0.0.0.0")),
         format!("http://{}/token", elsewhere.replace("127.0.0.1", "[::ffff:127.0.0.1]")),
         format!("http://ali:sesame@{elsewhere}/token"),
@@ -203,8 +203,8 @@ async fn credentials_are_not_sent_to_a_redirects_target() {
     assert_eq!((asked.with("GET /first").len(), asked.with("authorization").len()), (2, 0), "{:?}", asked.with(""));
 }
 
-/// Starts a registry that is also its own token server. Returns its address, and the requests to both. `HOST` in the
-/// challenges stands for the registry.
+/// Starts a registry that is also its own token server. Returns its address, and the requests to both. In the
+/// challenges, `HOST` is replaced by the registry's address.
 async fn closed(challenges: &[String], token: impl Fn(&str) -> String + Send + Sync + 'static) -> (String, Requests) {
     let (challenges, manifest) = (challenges.to_vec(), described(b"first"));
     noted(move |request| {
@@ -228,7 +228,8 @@ fn hub() -> [String; 1] {
     ["Bearer realm=\"http://HOST/token\",service=\"us\"".to_owned()]
 }
 
-/// A token server's responses with numbered tokens, and their count.
+/// Returns the number of issued tokens, and the responses of a token server. Each response has a token with the next
+/// number.
 fn numbered(expires: &'static str) -> (Arc<AtomicU32>, impl Fn(&str) -> String + Send + Sync + 'static) {
     let count = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&count);

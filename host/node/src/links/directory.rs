@@ -159,7 +159,8 @@ mod tests {
         for nobody in [asks("job", "web-1", "b1"), asks("job", "web-2", "a2"), asks("job", "web-3", "a3")] {
             assert_eq!(directory.addresses(&nobody).await, Ok(None), "{nobody:?}");
         }
-        // The node restarts and announces another certificate. It was read less than 10 s ago, so it is not read again.
+        // The node restarts and announces another certificate. The directory read the announcement less than 10 s ago,
+        // so it does not read it again yet.
         announce(&store, "job", "web-1", "b1", Some(peer)).await;
         assert_eq!(directory.addresses(&asks("job", "web-1", "b1")).await, Ok(None));
         assert_eq!(directory.addresses(&asks("job", "web-1", "a1")).await, Ok(found));

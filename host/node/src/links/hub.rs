@@ -598,7 +598,7 @@ mod tests {
         timeout(Duration::ZERO, reader.reason(Instant::now())).await.is_ok()
     }
 
-    /// A command sends `Look` and disconnects immediately.
+    /// A command is such a peer: it sends `Look` and disconnects immediately.
     #[tokio::test]
     async fn hint_is_delivered_when_peer_disconnects_before_hello() {
         let notifier = ChangeNotifier::default();

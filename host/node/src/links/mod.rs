@@ -215,7 +215,7 @@ mod tests {
     use super::*;
     use crate::telemetry::Format;
 
-    /// A peer would reject an overlong line.
+    /// A line with such a name would be so long that a peer would reject it.
     #[test]
     fn names_that_no_node_can_have_are_not_forwarded() {
         let (mut line, mut endpoint) = test_line();
@@ -269,7 +269,8 @@ mod tests {
         endpoint.listened.send_replace(true);
         gives_up(&mut line);
         assert!(line.has_heir());
-        // The listener disconnects to acquire the lease. Then the notification is repeated, without a listener.
+        // The listener disconnects in order to acquire the lease. The leader then repeats its notification, although no
+        // node listens.
         endpoint.listened.send_replace(false);
         gives_up(&mut line);
         line.wants(None, Candidacy::default());
@@ -282,7 +283,7 @@ mod tests {
         assert!(!line.has_heir(), "it leads again");
     }
 
-    /// Polls the handle once, and returns true if there is no hint.
+    /// Returns true if no hint arrives within 1 ms.
     async fn hears_nothing(line: &mut LinkHandle) -> bool {
         tokio::time::timeout(Duration::from_millis(1), line.hints()).await.is_err()
     }

@@ -205,7 +205,7 @@ mod tests {
         assert!(long.parse::<PeerAddr>().unwrap_err().to_string().len() < 300);
     }
 
-    /// Accepted sockets inherit the listener's options.
+    /// The host sets these options on its listener, and accepted sockets inherit them.
     #[test]
     fn accepted_socket_detects_a_dead_peer_within_10_s() {
         use rustix::net::sockopt;

@@ -152,7 +152,8 @@ mod tests {
         assert_eq!(of(event("Freeze", "Started", &["a"])), Some(false), "the event has begun");
         for (status, shown) in [("Started", "Started"), ("Over", "Scheduled"), ("Acknowledged", "Scheduled")] {
             let planned = document(serde_json::json!([event("Freeze", status, &["a"])]));
-            // Only this node decides that an event is acknowledged or over.
+            // The document may claim that an event is acknowledged or over. Only this node decides that, so the event
+            // is shown as scheduled.
             assert!(matches!(planned.of("a")[0].to_event(), Event::Maintenance { status, .. } if status == shown));
         }
         assert_eq!(of(event("Freeze", "Scheduled", &["a", "b"])), Some(false), "b may not have stepped down");

@@ -243,7 +243,8 @@ mod tests {
             Announcement { at_leadership_limit: true, ..announcement("web-2", 100) },
             Announcement { duplicate: Some("3".to_owned()), ..announcement("web-2", 100) },
             Announcement { priority: None, ..announcement("web-2", 100) },
-            // This is another host with the same node id, or this host before a restart.
+            // This announcement has the leader's own node id. Another host with the same id wrote it, or this host
+            // before a restart.
             announcement("web-1", 100),
         ]);
         for node in cannot {

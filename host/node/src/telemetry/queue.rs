@@ -394,13 +394,13 @@ mod tests {
             assert!(Arc::ptr_eq(scope, &noisy));
             assert_eq!(noisy.tracker.as_ref().unwrap().counts.lines_dropped(), *lost);
             assert_eq!(quiet.tracker.as_ref().unwrap().counts.lines_dropped(), 0);
-            // The noisy guest fills its half of the queue, counting the size of entries after escaping.
+            // The noisy guest has filled its half of the queue. An entry counts with its size after escaping.
             let held = share(&noisy).held();
             assert!((GUESTS / 2 - 6 * 8192 - BESIDES..=GUESTS / 2).contains(&held), "{held}");
             let rest: Vec<Event> = (0..20_000 - lost + 100).map(|_| pop(&queue).0.event.clone()).collect();
             let own = rest.iter().filter(|event| matches!(event, Event::Output { line, .. } if !line.is_empty()));
             assert!(own.count() >= 100 && matches!(rest.last(), Some(Event::Released {})), "{:?}", rest.last());
-            // A line counts as long as it is being written.
+            // A line counts toward its guest's share until the line has been written.
             push(&queue, &quiet, 3, printed("last"));
             assert!(!share(&noisy).holds_any() && share(&quiet).holds_any());
             pop(&queue);

@@ -214,7 +214,7 @@ mod tests {
         (0..20).for_each(|_| ring.put(&line(&"x".repeat(100))));
         let taken = ring.since(taken.next);
         assert_eq!((taken.lost, numbers(&taken), taken.next), (10, (16..=25).collect(), 26));
-        // A number above the last one is treated as the next number.
+        // If a reader asks for a number above the last one, it gets the next entry.
         assert_eq!((ring.since(1000).lost, ring.since(1000).next), (0, 26));
     }
 
@@ -225,7 +225,8 @@ mod tests {
         assert!(ring.lock().bytes <= 1 << 20 && ring.lock().entries.len() > 100);
         (0..2 * MAX_ENTRIES).for_each(|_| ring.put(&line("x")));
         assert!(ring.lock().entries.len() <= MAX_ENTRIES);
-        // The host's own long strings count too. An entry larger than the capacity evicts all others.
+        // Long strings in the host's own events count toward the capacity, too. An entry larger than the capacity
+        // evicts all others.
         let ring = Ring::of(1000);
         ring.put(&entry(Event::Error { error: "x".repeat(2000) }));
         assert_eq!((ring.end(), numbers(&ring.since(1))), (2, vec![]));

@@ -292,7 +292,7 @@ fn long_line_ends_where_its_deadline_passes() {
     let (mut reader, pipe, full) = pipe();
     let (log, writer) = Log::start(JSON, &node(), Box::new(pipe)).unwrap();
     let deadline = deadline_in(Duration::from_secs(3600));
-    // Each line takes two pieces, so the last line may be only half in the pipe.
+    // The writer writes each line in two pieces, so the pipe may contain only half of the last line.
     for _ in 0..100 {
         log.emit_output(7, output("x".repeat(6000)), &deadline);
         log.emit(None, output("x".repeat(10)));
@@ -440,7 +440,7 @@ fn event_names_match_the_variants() {
 
 #[test]
 fn docs_list_every_event_and_its_fields_once() {
-    // JSON events omit these fields: every line names the node and the level.
+    // JSON events omit these fields, because every line already contains the node and the level.
     const SKIPPED: [(&str, &str); 2] = [("starting", "node"), ("output", "level")];
     let mut in_code: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, fields) in Event::KINDS {

@@ -361,7 +361,7 @@ mod tests {
         bench.reports(8, Report::Released);
         bench.reports(9, standby());
         assert_eq!(bench.changes(), [2, 1, 1, 1]);
-        // A node leads again after a reading that showed no leader.
+        // The same node leads again, after a read that showed no leader. This counts as another change.
         bench.reports(10, follows("third", 8));
         bench.reads(11, read(LeaseState::Expired, |_| {}));
         bench.reports(12, follows("third", 9));
@@ -450,7 +450,7 @@ mod tests {
         let [one, two] = [1, 2].map(|count| EffectCounts::of(|_| [count, 3 * count]));
         assert_eq!(tracker.effects(Some((3, one))), one);
         tracker.is_gone(3, one);
-        // The instance ended after the caller had read its effects. They must not count twice.
+        // The instance ended after the caller had read its effects. These effects must not count twice.
         assert_eq!(tracker.effects(Some((3, one))), one);
         assert_eq!(tracker.effects(None), one);
         assert_eq!(tracker.effects(Some((4, one))), two);

@@ -354,7 +354,7 @@ mod tests {
                 None => assert_eq!((kind, problems), (Some(ModuleKind::Coordinator), Vec::new())),
                 Some(remedy) => {
                     assert_eq!(kind, None, "{version}");
-                    // One for the export, one for the import.
+                    // One problem is for the export, the other for the import.
                     assert_eq!(problems.len(), 2, "{problems:?}");
                     for problem in problems {
                         for part in [version, CONTRACT_VERSION, remedy] {
@@ -418,14 +418,14 @@ mod tests {
             assert!(problems[0].contains("more than 10000 imports") && problems.len() == 1, "{problems:?}");
         }
         assert!(!Interfaces::in_bytes(&nested(999)).unwrap().is_too_much);
-        // The deepest level is not read, so cutting it off goes unnoticed.
+        // The deepest level is not read, so nothing detects that its last byte is missing.
         let mut deep = nested(1_001);
         deep.pop();
         assert!(Interfaces::in_bytes(&deep).unwrap().is_too_much && is_complete(&deep));
         assert!(!is_complete(&importing(1)[..12]) && is_complete(&importing(1)));
     }
 
-    /// A version that [`fit`] calls good must link in wasmtime, and its exports must be found.
+    /// A version that [`fit`] accepts must link in wasmtime, and its exports must be found.
     #[test]
     fn component_for_an_earlier_patch_links_with_a_later_host() {
         let engine = Engine::new().unwrap();

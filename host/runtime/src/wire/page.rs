@@ -239,7 +239,7 @@ mod tests {
         });
         assert!(asked.into_inner() > 1);
         assert!(gate.record.deadline().unwrap()[0] <= deadline);
-        // A host that is stopped on every try grants less time.
+        // If the host is stopped during every try, the page grants less time.
         page.open_for(|| {
             std::thread::sleep(Duration::from_nanos(PREEMPTED_AFTER));
             Duration::from_nanos(deadline - nanoseconds_on(CLOCKS[0]))

@@ -266,7 +266,7 @@ async fn immediate_faults_are_reported_under_their_check() {
     for (findings, check, fault) in futures::future::join_all(tried).await {
         let finding = of(&findings, check, Level::Problem);
         assert!(finding.means.is_some() && finding.remedy.is_some(), "{finding:?}");
-        // The trial ends as soon as the store hangs.
+        // If the store hangs, the trial ends, so this finding is the last one.
         assert!(fault != Fault::Hangs || findings.last() == Some(finding), "{findings:?}");
     }
 }

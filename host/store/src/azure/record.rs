@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(decode(metadata), Ok(Some(record)));
     }
 
-    /// The format of hosts that do not know the released mark.
+    /// Metadata as a host writes it that does not know the mark for a released lease.
     #[test]
     fn record_of_older_host_has_no_mark() {
         let older = [

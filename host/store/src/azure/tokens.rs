@@ -206,7 +206,7 @@ mod tests {
         Err(Error::message(ErrorKind::Credential, "no token"))
     }
 
-    /// A kept token whose source returns what the test sends, once for each fetch.
+    /// A kept token, and a sender for each fetch. The test sends the result of the fetch through the sender.
     fn kept(fetches: usize) -> (KeptToken, Vec<oneshot::Sender<Fetched>>) {
         let (senders, answers): (Vec<_>, VecDeque<_>) = (0..fetches).map(|_| oneshot::channel()).unzip();
         let answers = Mutex::new(answers);
@@ -217,7 +217,7 @@ mod tests {
         (KeptToken::from(Box::new(source)), senders)
     }
 
-    /// True if the fetch that is under way has ended.
+    /// True if the latest fetch has ended.
     fn has_ended(kept: &KeptToken) -> bool {
         kept.lock().task.as_ref().unwrap().is_finished()
     }
@@ -232,7 +232,7 @@ mod tests {
         let (first, second) = (answers.remove(0), answers.remove(0));
         assert!(first.send(token("first", 300)).is_ok());
         assert_eq!(ask(&kept).await.unwrap(), "first");
-        // The token lasts for less than `AHEAD`, so the second fetch is under way.
+        // The token lasts for less than `AHEAD`, so the second fetch has already begun.
         for _ in 0..3 {
             assert_eq!(ask(&kept).await.unwrap(), "first");
         }
@@ -298,8 +298,8 @@ mod tests {
         kept.refused("first");
         assert!(second.send(token("second", 86_400)).is_ok());
         assert_eq!(ask(&kept).await.unwrap(), "second");
-        // Another request with the first token was still under way, and is refused as well. This starts no third fetch,
-        // which would panic.
+        // Another request had been sent with the first token, and is refused as well. This must not start a third
+        // fetch, which would panic.
         kept.refused("first");
         assert_eq!(ask(&kept).await.unwrap(), "second");
     }

@@ -80,7 +80,7 @@ fn successor_closes_the_term_of_a_dead_node() {
     assert_eq!((&history.terms[1].reason, &history.terms[1].outcome), (&Some(UNHEARD.to_owned()), &None));
     let given_up = PastTerm::before(&record(2, "a", true), "b", &after.begun).unwrap();
     assert_eq!(reported([given_up, after]).terms[0].reason.as_deref(), Some(GIVEN_UP));
-    // As long as no other node takes over, the ends of these terms may still be reported by their own node.
+    // As long as no other node has taken over, the node of these terms may still report their ends.
     let late = reported([begun(1, "a"), begun(2, "a")]);
     assert!(late.terms.iter().all(|term| term.ended.is_none()), "{late:?}");
     let nobody = Record { node: None, ..record(2, "a", false) };

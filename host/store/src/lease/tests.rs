@@ -33,7 +33,7 @@ fn record(term: u64) -> Record {
     }
 }
 
-/// An object whose clock the test sets.
+/// A lease object, and a clock that the test sets.
 struct LeaseBench {
     object: Option<LeaseObject>,
     now: Duration,

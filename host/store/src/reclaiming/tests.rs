@@ -14,7 +14,7 @@ use crate::witness::tests::Runner;
 
 const D: Duration = Duration::from_secs(15);
 
-/// A machine, and a store elsewhere. Each host has its own handle of the store.
+/// A machine, and a store on another machine. Each host has its own handle to the store.
 struct Machine {
     folder: TempDir,
     store: MemoryStore,
@@ -34,7 +34,7 @@ impl Machine {
     }
 
     /// A host that has just started, and the lock file that keeps it alive. The host waits for its disk without a
-    /// limit, since the disk of a machine that is busy with other tests may be slower than a host would wait.
+    /// limit, because other tests may make the disk slower than a real host would tolerate.
     fn host(&self, incarnation: &str) -> (Reclaiming, Arc<LockFile>) {
         let (store, lock_file) =
             (Arc::new(self.store.clone()), Arc::new(LockFile::make(&self.leases(), incarnation).unwrap()));
@@ -84,8 +84,8 @@ fn record(term: u64, incarnation: &str) -> Record {
     }
 }
 
-/// Returns the result of a survey. Asserts that a read just before it shows the same state, or that the lease was still
-/// held.
+/// Returns the result of a survey. Asserts that a read just before the survey shows the same state, or a lease that is
+/// still held.
 async fn see(host: &Reclaiming) -> (LeaseState, Version) {
     let (read, surveyed) = (host.request(&job(), Op::Read).await, host.request(&job(), Op::Survey).await);
     match (read, surveyed) {
@@ -110,8 +110,8 @@ fn reclaim(version: Version) -> Op {
     Op::Reclaim { from: id(1), id: id(2), version }
 }
 
-/// Waits until the lease is reclaimable. A program that another test starts has copies of all descriptors for a moment,
-/// and so keeps the locks.
+/// Waits until the lease is reclaimable. This may take a moment: if another test starts a program at the same time, the
+/// program briefly has copies of all descriptors, and so keeps the locks.
 async fn is_reclaimable(host: &Reclaiming, number: u128) -> Version {
     let mut patience = Patience::default();
     loop {
@@ -140,7 +140,7 @@ async fn lease_is_reclaimed_once_holder_and_runners_are_dead() {
     let reclaim = |from, fresh| Op::Reclaim { from: id(from), id: id(fresh), version: version.clone() };
     assert_eq!(beta.request(&job(), reclaim(2, 3)).await, Err(StoreError::Held), "no note names that");
     assert_eq!(beta.request(&job(), reclaim(1, 2)).await, Ok(Reply::Done));
-    // Until `beta` has written its term, no other host reclaims the lease. `beta` may repeat its request.
+    // Until `beta` has written its term, no other host can reclaim the lease. `beta` itself may repeat its request.
     assert_eq!(gamma.request(&job(), reclaim(1, 3)).await, Err(StoreError::Held));
     assert_eq!(see(&gamma).await.0, LeaseState::Held);
     assert_eq!(see(&beta).await.0, LeaseState::Held);
@@ -208,7 +208,7 @@ async fn reclaim_fails_when_another_client_held_the_lease() {
     drop(machine.leader("alpha", 1).await);
     let (beta, _beta) = machine.host("beta");
     let version = is_reclaimable(&beta, 1).await;
-    // A client on another machine breaks and acquires the lease, but has not written a record yet.
+    // A client on another machine breaks the lease and acquires it, but does not write a record.
     machine.store.break_now(&job()).await.unwrap();
     let acquire = Op::Acquire { id: id(9), length: D, version: version.clone(), instead_of: None };
     assert_eq!(machine.store.request(&job(), acquire).await, Ok(Reply::Done));

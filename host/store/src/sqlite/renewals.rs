@@ -46,7 +46,7 @@ mod tests {
     use super::*;
     use crate::LeaseStore as _;
 
-    /// Tests the case of a disk that hangs until the lease has expired.
+    /// The disk hangs until the lease has expired.
     #[tokio::test]
     async fn renewal_that_was_given_up_restarts_no_expired_lease() {
         let folder = tempfile::tempdir().unwrap();

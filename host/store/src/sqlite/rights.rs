@@ -199,7 +199,8 @@ mod tests {
 
     #[test]
     fn folder_is_refused_if_all_may_write_and_named_if_all_enter() {
-        // On some machines, other users cannot even enter the folder for temporary files.
+        // On some machines, other users cannot even enter the folder for temporary files, so the expected result
+        // depends on the machine.
         let are_named = is_entered_by_others(&std::env::temp_dir());
         for (mode, is_refused, is_named) in [
             (0o700, false, false),

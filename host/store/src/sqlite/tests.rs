@@ -178,7 +178,8 @@ async fn lease_of_another_boot_expires_after_it_was_seen_unchanged() {
 async fn lease_stamped_in_the_future_expires_and_stays_expired() {
     let dir = TempDir::new().unwrap();
     let (ahead, here) = (Arc::new(AtomicU64::new(1_000)), Arc::new(AtomicU64::new(100)));
-    // Two clocks with the same boot id: the machine was reset to an earlier moment, so the second clock is behind.
+    // The two clocks have the same boot id, but the second one is behind, as if the machine had been reset to an
+    // earlier moment.
     let holder = SqliteStore::with_boot(dir.path(), boot("b", "n", &ahead));
     let store = SqliteStore::with_boot(dir.path(), boot("b", "n", &here));
     created(&holder).await;
@@ -186,7 +187,7 @@ async fn lease_stamped_in_the_future_expires_and_stays_expired() {
     assert_eq!(read(&store).await.0, LeaseState::Held);
     here.store(101, Ordering::SeqCst);
     assert_eq!(acquire(&store, 2).await, Err(StoreError::Held));
-    // After a late renewal, the store measures the lease from the beginning.
+    // After a late renewal, the store measures the lease from the beginning again.
     ahead.store(1_001, Ordering::SeqCst);
     holder.request(&job(), Op::Renew { id: id(1) }).await.unwrap();
     here.store(102, Ordering::SeqCst);
@@ -195,11 +196,12 @@ async fn lease_stamped_in_the_future_expires_and_stays_expired() {
     assert_eq!(read(&store).await.0, LeaseState::Held);
     here.store(104, Ordering::SeqCst);
     assert_eq!(read(&store).await.0, LeaseState::Expired);
-    // The lease stays expired when the clock has passed the stamp.
+    // The lease stays expired even after the clock has passed the time at which the lease was stamped.
     here.store(1_002, Ordering::SeqCst);
     assert_eq!(read(&store).await.0, LeaseState::Expired);
     assert_eq!(acquire(&store, 2).await, Ok(Reply::Done));
-    // The last acquire was stamped by this store's own clock, so the lease is measured on that clock at once.
+    // The last acquire was stamped by this store's own clock, so another handle with this clock can measure the lease
+    // at once.
     let other = SqliteStore::with_boot(dir.path(), boot("b", "n", &here));
     here.store(1_004, Ordering::SeqCst);
     assert_eq!(read(&other).await.0, LeaseState::Expired);
@@ -215,7 +217,7 @@ async fn renewal_is_lost_when_the_file_was_moved_or_replaced() {
     std::fs::rename(&file, &away).unwrap();
     let missing = store.request(&job(), Op::Read).await;
     assert!(matches!(&missing, Err(StoreError::Misconfigured(why)) if why.contains("put it back")), "{missing:?}");
-    // A copy holds the same lease, but is another file.
+    // A copy contains the same lease, but is a different file.
     std::fs::copy(&away, &file).unwrap();
     let renewed = store.request(&job(), Op::Renew { id: id(1) }).await;
     assert!(matches!(&renewed, Err(StoreError::Lost(why)) if why.contains("moved or replaced")), "{renewed:?}");
@@ -336,7 +338,8 @@ async fn new_folder_is_private_and_lease_length_is_checked() {
     }
 }
 
-/// The file that a host of a version without marks creates, with the header that identifies it.
+/// The file that a host of an older version creates. That version does not know the mark for a released lease. The
+/// statements include the header that identifies the file.
 const OLDER_FILE: &str = "
 CREATE TABLE lease (
   election TEXT PRIMARY KEY, version TEXT NOT NULL,
@@ -451,7 +454,7 @@ async fn waiting_renewals_share_one_commit_and_get_own_answers() {
     let dir = TempDir::new().unwrap();
     let store = SqliteStore::new(dir.path());
     let leased = leased(&store, 50).await;
-    // One lease is broken, one row is unreadable, and one sender gives up.
+    // One lease is broken, one row is unreadable, and the sender of one renewal gives up.
     let (broken, unreadable, given_up) = (7, 11, 13);
     store.break_lease(&leased[broken].0, Duration::ZERO).await.unwrap();
     let db = Connection::open(dir.path().join("lease.db")).unwrap();
@@ -553,7 +556,7 @@ async fn docs_list_every_table_and_its_file() {
     created(&store).await;
     acquire(&store, 1).await.unwrap();
     let version = read(&store).await.1;
-    // The tables of marks, pauses and notes do not exist until a mark, a pause or a note is written.
+    // The tables of marks, pauses and notes do not exist until the store writes the first mark, pause or note.
     let paused_until = Some(Duration::from_secs(1));
     let marked = Record { released: true, paused_until, ..record(1) };
     store.request(&job(), Op::Write { id: id(1), version, record: marked }).await.unwrap();

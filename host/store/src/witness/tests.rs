@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A process that holds a descriptor and does nothing. Dropping it kills it.
+/// A process that holds a descriptor and does nothing. Dropping this value kills the process.
 pub(crate) struct Runner(Child);
 
 impl Runner {
@@ -34,8 +34,8 @@ impl Drop for Runner {
     }
 }
 
-/// Waits until the incarnation is dead. A program that another test starts has copies of all descriptors for a moment,
-/// and so keeps the locks.
+/// Waits until the incarnation is dead. This may take a moment: if another test starts a program at the same time, the
+/// program briefly has copies of all descriptors, and so keeps the locks.
 fn is_seen_gone(place: &LockFileId, holders: &Path) {
     Patience::poll(Duration::from_millis(1), || place.is_gone(holders).then_some(())).expect("it is gone");
 }
@@ -95,7 +95,7 @@ fn lock_file_counts_only_if_it_is_the_locked_one() {
     let (_folder, holders) = folder();
     let host = LockFile::make(&holders, "a").unwrap();
     let (place, path) = (host.place().clone(), holders.join("a"));
-    // The folder is copied while its host runs.
+    // A copy of the folder, made while the host runs, contains a file that nobody has locked. This proves no death.
     let (_other, copy) = folder_with(|copy| fs_copy(&path, &copy.join("a")));
     assert!(!place.is_gone(&copy));
     // The file is removed, and a different file is created under its name.
@@ -146,7 +146,7 @@ fn check_blocks_no_other_check_and_foreign_lock_means_alive() {
     assert!(!is_unlocked(looks.as_fd()).unwrap());
     drop(host);
     is_seen_gone(&place, &holders);
-    // A checker keeps its lock, and other checkers still get the same result.
+    // The first checker still has the file open and locked for its check. Another check still gets the same result.
     assert!(is_unlocked(looks.as_fd()).unwrap());
     assert!(place.is_gone(&holders));
     drop(looks);

@@ -63,8 +63,8 @@ impl Backend for Container {
 
     async fn wait_out(&self, time: Duration) {
         tokio::time::sleep(time + Duration::from_millis(250)).await;
-        // The clock of a busy emulator may be late, so also wait until the store shows that the time has passed. If
-        // `time` is shorter than a lease, the lease is still held.
+        // The clock of a busy emulator may be late, so also wait until a read shows that the time has passed. If `time`
+        // is shorter than a lease, the lease may still be held.
         let mut patience = Patience::default();
         loop {
             let is_early = match self.handle().request(&job(), Op::Read).await {
@@ -146,7 +146,7 @@ async fn lost_request_or_answer_is_unknown_until_repeated() {
     assert!(answer.is_err(), "a hung server answers nothing: {answer:?}");
     assert_eq!(bench.see().await.unwrap().lease, LeaseState::Free);
 
-    // Each answer is lost, but each request was carried out.
+    // The proxy drops each answer, although the store carries out each request.
     proxy.set(Mode::CutAfterRequest);
     unknown(far.request(&job(), acquire.clone()).await);
     assert_eq!(bench.acquire(b()).await, Err(StoreError::Held));
@@ -174,12 +174,13 @@ impl Late {
         Self { bench: StoreBench::new(direct), far, proxy }
     }
 
-    /// Sends a request that gets stuck, gives it up, runs `after`, and then delivers the request.
+    /// Sends a request, which the proxy holds back. Stops waiting for the answer, runs `after`, and then delivers the
+    /// request.
     async fn arrives(&self, op: Op, after: impl AsyncFnOnce(&StoreBench)) {
         self.proxy.set(Mode::HoldRequest);
         let far = Arc::clone(&self.far);
         let sent = tokio::spawn(async move { far.request(&job(), op).await });
-        // Blocks this thread; the request continues on another.
+        // This call blocks the current thread. The request continues on another thread.
         self.proxy.wait_held();
         sent.abort();
         assert!(sent.await.is_err_and(|error| error.is_cancelled()), "nobody has answered it");
@@ -322,7 +323,8 @@ async fn missing_container_is_reported() {
     assert!(matches!(&answer, Err(StoreError::Misconfigured(why)) if why.contains("--create")), "{answer:?}");
 }
 
-/// Any write without a lease id frees a lease that is broken or expired. The record then has no mark.
+/// Any write without a lease id frees a lease that is broken or expired. The record then does not mark the lease as
+/// released.
 #[tokio::test]
 async fn lease_freed_by_a_write_without_its_id_is_not_released() {
     let azurite = Azurite::start();
@@ -352,8 +354,8 @@ async fn lease_freed_by_a_write_without_its_id_is_not_released() {
     }
 }
 
-/// A listing by Azure contains more than one by the emulator: blobs without metadata, and blobs that Azure has
-/// encrypted.
+/// A listing from Azure contains entries that a listing from the emulator does not: blobs without metadata, and blobs
+/// that Azure has encrypted.
 #[tokio::test]
 async fn list_in_azures_format_is_parsed() {
     let blob = |name: &str, metadata: &str| {
@@ -407,7 +409,7 @@ async fn list_in_azures_format_is_parsed() {
     }
 }
 
-/// Older hosts write a state without metadata, and so do clients that copy one.
+/// A state has no metadata if an older host wrote it, or if a client copied it.
 #[tokio::test]
 async fn state_with_its_term_only_in_the_content_is_recalled() {
     let azurite = Azurite::start();
@@ -459,7 +461,7 @@ fn answer_once(status: &str, code: Option<&str>) -> (SocketAddr, std::thread::Jo
     answer(vec![format!("HTTP/1.1 {status}\r\n{code}content-length: 0\r\nconnection: close\r\n\r\n")])
 }
 
-/// Starts a server that gives these answers, each on a connection of its own. Its thread returns the requests.
+/// Starts a server that gives these answers, each on a new connection. The server's thread returns the requests.
 pub fn answer(answers: Vec<String>) -> (SocketAddr, std::thread::JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();

@@ -19,7 +19,8 @@ use crate::suite::record;
 /// The environment variable with the role of a process.
 const ROLE: &str = "BATON_TEST_ROLE";
 const FOLDER: &str = "BATON_TEST_FOLDER";
-/// The start of a message to the parent. The test harness prints to the same output.
+/// The start of a message to the parent process. It sets messages apart, because the test harness prints to the same
+/// output.
 const SAYS: &str = "\n@ ";
 
 /// Another process on the store. Dropping this kills the process.
@@ -73,7 +74,7 @@ fn say(text: &str) {
     out.flush().unwrap();
 }
 
-/// The entry point of the other processes.
+/// The entry point of the other processes: does the work that [`ROLE`] names.
 #[tokio::test]
 #[ignore = "run by the tests beside it, as a process of its own"]
 async fn as_a_process_of_its_own() {
@@ -130,7 +131,7 @@ async fn terms(store: &SqliteStore) {
         let op = Op::Write { id, version: version.clone(), record: record(term) };
         match store.request(&election, op).await {
             Ok(Reply::Version(written)) => version = written,
-            // The parent process may hold the lock while it reads.
+            // The parent process may hold the store's lock while it reads.
             Err(StoreError::Unknown(_)) => version = read(store, &election).await.1,
             other => panic!("{other:?}"),
         }
@@ -153,7 +154,7 @@ fn answered_write_survives_when_its_process_is_killed() {
                 highest = process.hear().parse().unwrap();
             }
             process.kill();
-            // The next reader undoes an incomplete transaction.
+            // If the process was killed during a transaction, the next reader undoes the transaction.
             let (lease, _, term) = read(&store, &election()).await;
             assert!(term >= highest, "term {term} after {highest} was begun");
             assert_eq!(lease, LeaseState::Held);
@@ -188,7 +189,8 @@ fn holder_in_another_time_namespace_is_judged_by_watching() {
     let folder = TempDir::new().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let store = SqliteStore::new(folder.path());
-    // The holder's clock is behind this one by more than the lease: by this clock, the lease has always expired.
+    // The holder's clock is behind this process's clock by more than the length of the lease. Measured by this
+    // process's clock, each lease of the holder has already expired.
     let up = rustix::time::clock_gettime(ClockId::Boottime).tv_sec;
     let mut unshare = Command::new("unshare");
     unshare.args(["--time", "--fork", "--kill-child", "--boottime", &format!("-{}", up / 2)]);
@@ -198,7 +200,7 @@ fn holder_in_another_time_namespace_is_judged_by_watching() {
         create(&store, &election()).await;
         let mut holder = Process::start_by(unshare, "hold", folder.path());
         let mut renewed = 0_u64;
-        // The renewals together take longer than a lease.
+        // These renewals together take longer than one lease.
         for _ in 0..8 {
             renewed = holder.hear().parse().unwrap();
             assert_eq!(read(&store, &election()).await.0, LeaseState::Held);

@@ -37,7 +37,7 @@ fn locked(folder: &Path) -> Connection {
 #[tokio::test]
 async fn handle_writes_again_when_the_disk_becomes_writable() {
     let Some(disk) = Disk::mount() else { return };
-    // An open file would keep the disk from becoming read-only.
+    // Close the store first: a disk with a file open for writing cannot become read-only.
     drop(held(disk.path()).await);
     assert!(mount(&["-o", "remount,ro"], disk.path()), "root may remount");
     let store = SqliteStore::new(disk.path());
@@ -96,12 +96,12 @@ async fn given_up_tries_do_not_pile_up_while_the_disk_hangs() {
         };
         runtime.spawn(give_up).await.unwrap();
     }
-    // One thread is the runtime's worker; the others outlive their work for a while.
+    // One of these threads is the runtime's worker. The other threads stay for a while after their work is done.
     let requests = threads_named(THREADS) - 1;
     drop(lock);
     runtime.shutdown_background();
     // A thread that has just finished its request may not be free for the next one yet. So there may be more threads
-    // than requests under way, many more on a slow machine, but not one for each try.
+    // than pending requests, and many more on a slow machine. But there must not be one thread for each try.
     assert!((1..=TRIES / 2).contains(&requests), "{requests} threads");
 }
 

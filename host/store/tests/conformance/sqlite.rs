@@ -17,7 +17,7 @@ use super::suite::{self, Backend, StoreBench, a, b, job, record, text};
 use super::{assert_lost, version_of};
 use crate::skipped::skipped;
 
-/// A store in a folder of its own. Each [`Backend::open`] makes a handle, like another process.
+/// A store in a folder of its own. Each call to [`Backend::open`] returns a new handle, as another process would have.
 struct Folder(TempDir);
 
 async fn folder() -> Folder {
@@ -57,7 +57,7 @@ async fn passes_the_suite() {
     suite::run(folder).await;
 }
 
-/// A folder of an earlier version has no file for state.
+/// A folder that an earlier version created has no file for state.
 #[tokio::test]
 async fn state_file_is_added_to_an_older_folder() {
     let folder = folder().await;
@@ -83,7 +83,7 @@ async fn lock_on_the_state_delays_no_renewal() {
     store.write(VersionedObject::State, &job(), None, text("x")).await.unwrap();
 }
 
-/// A host that is frozen while it writes keeps its lock.
+/// A host that is frozen while it writes keeps its lock on the file.
 #[tokio::test]
 async fn lock_on_control_delays_neither_announcements_nor_a_recall() {
     let folder = folder().await;
@@ -96,7 +96,7 @@ async fn lock_on_control_delays_neither_announcements_nor_a_recall() {
     assert_eq!(store.request(&job(), Op::Recall).await, Ok(Reply::Term(9)));
 }
 
-/// A folder of an earlier version has no files for modules.
+/// A folder that an earlier version created has no files for modules.
 #[tokio::test]
 async fn module_files_are_added_to_an_older_folder() {
     let folder = folder().await;
@@ -193,7 +193,7 @@ async fn holder_has_lost_when_the_file_was_moved_away() {
 #[tokio::test]
 async fn holder_has_lost_when_the_file_was_replaced() {
     let (path, bench) = held().await;
-    // The copy has the same content, but is not the file in which the lease was acquired.
+    // The copy has the same content, but it is not the file in which the lease was acquired.
     std::fs::copy(&path, path.with_extension("copy")).unwrap();
     std::fs::rename(path.with_extension("copy"), &path).unwrap();
     assert_lost(&bench.renew(a()).await);
@@ -232,7 +232,7 @@ async fn lease_of_another_boot_counts_from_its_first_reading() {
     }
 }
 
-/// The variable that turns this test binary into one of many racing processes.
+/// The environment variable that makes this test binary one of many racing processes.
 const RACER: &str = "BATON_TEST_RACER";
 
 #[tokio::test]
@@ -298,7 +298,7 @@ impl Disk {
 
     fn mount_with(options: &str) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
-        // By default, other users may write to a tmpfs.
+        // Set the mode, because other users may write to a tmpfs by default.
         if mount(&["-t", "tmpfs", "-o", &format!("{options},mode=700"), "tmpfs"], dir.path()) {
             return Some(Self(dir));
         }
@@ -379,7 +379,8 @@ async fn full_disk_is_unknown_and_can_still_be_read() {
     assert!(matches!(read, Ok(Reply::Read(_))), "{read:?}");
 }
 
-/// A takeover writes more than a renewal: the record and, at the end, the mark, for which there is no table yet.
+/// A takeover writes more than a renewal: it also writes the record, and finally marks it as released. The table for
+/// the mark does not exist yet.
 #[tokio::test]
 async fn lease_is_taken_over_while_the_disk_is_full() {
     let Some(disk) = Disk::mount() else { return };
@@ -417,7 +418,7 @@ async fn read_only_disk_is_reported() {
     );
 }
 
-/// This store keeps no times of announcements, so the nodes' own times count.
+/// This store does not note the time of an announcement, so the time that the node wrote into its announcement counts.
 #[tokio::test]
 async fn announcements_of_dead_nodes_are_withdrawn_by_their_own_time() {
     let folder = folder().await;

@@ -44,7 +44,7 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// Returns the requests whose first line contains this.
+    /// Returns the requests whose first line contains `part`.
     fn requests(&self, part: &str) -> Vec<String> {
         let requests = self.requests.lock().unwrap();
         requests.iter().filter(|request| request.lines().next().unwrap_or_default().contains(part)).cloned().collect()
@@ -62,7 +62,7 @@ impl Drop for Server {
     }
 }
 
-/// Reads a whole request: the head, and the body whose length it announces.
+/// Reads a whole request: the head, and a body of the length that the head announces.
 fn read(client: &mut TcpStream) -> String {
     let mut request = Vec::new();
     let mut bytes = [0; 4096];
@@ -82,7 +82,7 @@ fn read(client: &mut TcpStream) -> String {
     }
 }
 
-/// Answers like an account that knows one token, and has no record.
+/// Answers like a storage account that knows one token, but denies access to its owner.
 fn of_account(request: &str, token: &str) -> (&'static str, String) {
     if request.contains(&format!("authorization: Bearer {token}\r\n")) {
         ("403 Forbidden\r\nx-ms-error-code: AuthorizationPermissionMismatch", String::new())
@@ -118,7 +118,7 @@ fn ask(token: &'static str, variables: &[(&str, &str)]) -> (String, Server) {
     (answers("azure://contoso/leases", &variables), account)
 }
 
-/// Asserts that the account accepted the token: it gives this answer only for a token that it knows.
+/// Asserts that the account accepted the token: it gives this answer only if it knows the token.
 #[track_caller]
 fn assert_known(told: &str) {
     assert!(
@@ -159,7 +159,7 @@ fn machine_identity_is_requested_by_its_client_id() {
 
 #[test]
 fn token_is_discarded_when_the_store_refuses_it() {
-    // The server at the machine's endpoint issues another token each time, valid for a day.
+    // The server at the machine's endpoint issues a different token each time. All tokens are valid for a day.
     let given = AtomicUsize::new(0);
     let machine = Server::start(move |_| {
         let (number, expires_on) = (given.fetch_add(1, Ordering::SeqCst) + 1, far_future());
@@ -169,7 +169,7 @@ fn token_is_discarded_when_the_store_refuses_it() {
         ("200 OK", body)
     });
     let endpoint = format!("{}/", machine.url());
-    // The first of several requests finds that the first token is invalid.
+    // The account refuses the first token. The first of several requests notices this.
     let (told, account) = ask("token-2", &[("AZURE_POD_IDENTITY_AUTHORITY_HOST", endpoint.as_str())]);
     assert!(told.contains("InvalidAuthenticationInfo"), "{told}");
     assert_known(&told);

@@ -116,7 +116,7 @@ async fn credentials_of_the_environment_are_used_and_never_shown() {
     assert!(wrong.contains("Misconfigured") && wrong.contains("check the key"), "{wrong}");
     assert!(!wrong.contains("c2VjcmV0"), "{wrong}");
 
-    // Nothing listens there, and the error names the address.
+    // Nothing listens at this address, and the error must contain it.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let nobody = answers(&format!("azurite://{closed}/{CONTAINER}"), &[(CONNECTION_STRING, &with_sas(&spoilt))]);
     assert!(nobody.contains("create: ") && nobody.contains(&closed.to_string()), "{nobody}");
@@ -149,7 +149,7 @@ async fn signature_without_rights_is_reported_with_a_remedy() {
             assert!(line.contains(&format!("the container {CONTAINER}")) && line.contains("the rights"), "{line}");
         }
         for request in allowed {
-            // The request is carried out, or refused for a reason other than missing rights.
+            // The store either carries out the request, or refuses it for a reason other than missing rights.
             assert!(!line(request).contains("Misconfigured"), "{told}");
         }
     }

@@ -1,4 +1,4 @@
-//! A server that remembers the highest term, over many failovers.
+//! A server that remembers the highest term of its requests, over many failovers.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,11 +18,11 @@ scenarios! {
 
 const FAILOVERS: usize = 200;
 
-/// Every 100th leader is killed, so the next leader must wait until its lease has expired. The others shut down
-/// cleanly.
+/// Every 100th leader is killed, so the next leader must wait until the killed leader's lease has expired. The others
+/// shut down cleanly.
 const KILL_EVERY: usize = 100;
 
-/// The nodes. They are so many that one of them polls soon after the lease becomes free.
+/// The initial nodes. With four nodes, one of them polls soon after the lease becomes free.
 const NODES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
 
 fn fencing_server_sees_no_lower_term_over_200_failovers(fleet: Fleet) {
@@ -36,7 +36,7 @@ fn fencing_server_sees_no_lower_term_over_200_failovers(fleet: Fleet) {
         *highest = request.term();
         Reply::ok("")
     });
-    // Reclaim is off, because with it, the next leader's request could arrive before the server has read the killed
+    // Reclaim is off. With reclaim, the next leader's request could arrive before the server has read the killed
     // leader's last request. The grace is long, so that a stopping instance still gets the answer to its last request
     // on a busy machine.
     let start = |name: &str| {
@@ -72,7 +72,7 @@ fn highest_term(requests: &[Request]) -> u64 {
     requests.iter().map(Request::term).max().unwrap_or(0)
 }
 
-/// The node that made the last request.
+/// Returns the name of the node that made the last request.
 fn leader(journal: &Journal, server: &Server) -> String {
     match server.requests().last().map(|request| request.header("baton-node").concat()) {
         Some(node) => node,

@@ -48,7 +48,7 @@ pub enum Reply {
     Answer(String, String),
     /// Does not answer, and keeps the connection open.
     Hang,
-    /// Answers, and closes the connection without announcing it.
+    /// Answers, and closes the connection without a `Connection: close` header.
     AnswerAndClose,
 }
 
@@ -102,7 +102,7 @@ impl Server {
         Self { port, shared, acceptor: Some(acceptor) }
     }
 
-    /// The server's URL without a path. It has an IP address instead of a name.
+    /// Returns the server's URL without a path. Its host is an IP address, not a name.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
@@ -128,7 +128,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::Release);
-        // Wakes the acceptor.
+        // Wakes the acceptor, so that it notices the stop.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();

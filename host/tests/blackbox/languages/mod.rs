@@ -1,6 +1,6 @@
 //! The scheduler of `examples/scheduler`, in each language, on the real binary across a crash and a hand-off.
 //!
-//! `make examples` builds the components. This process runs the workers, which record each offer.
+//! `make examples` builds the components. The test's process runs the workers, which record each offer.
 mod swaps;
 mod workers;
 
@@ -22,9 +22,9 @@ const PARTITIONS: u64 = 12;
 /// The grace is longer than a clean shutdown takes on any machine.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// A worker takes this partition, and the leader crashes before the answer arrives.
+/// A partition that a worker takes just before the leader crashes. The worker's answer does not arrive.
 const LOST_IN_THE_CRASH: u64 = 4;
-/// A worker takes this partition, and the leader is asked to stop before the answer arrives.
+/// A partition that a worker takes just before the leader is asked to stop. The worker's answer does not arrive.
 const CUT_OFF_BY_THE_STOP: u64 = 8;
 
 macro_rules! languages {
@@ -94,8 +94,8 @@ fn survives_a_crash_and_a_hand_off(language: &str, fleet: &Fleet) {
     each_is_acknowledged_as_it_was_taken(&fleet.saved(), &offers, &fleet.workers);
 }
 
-/// Checks that each partition is offered once. The 2 partitions whose acknowledgements were lost are offered twice,
-/// both times to the same worker.
+/// Checks that each partition is offered once, except for the 2 partitions whose acknowledgements were lost. Those are
+/// offered twice, both times to the same worker.
 fn each_is_offered_until_it_is_acknowledged(offers: &[Offer], terms: &[&Event]) {
     let [first, second, third] = *terms else { panic!("there are three terms") };
     for partition in 0..PARTITIONS {
@@ -120,7 +120,8 @@ fn no_lower_term_after_a_higher(offers: &[Offer]) {
     assert!(offers.iter().all(|offer| !offer.was_refused), "a worker refused a lower term: {offers:?}");
 }
 
-/// Checks that the final state has each partition once, with its worker and the term in which the worker first took it.
+/// Checks that the final state contains each partition once. Its entry must name the worker, and the term in which the
+/// worker first took the partition.
 fn each_is_acknowledged_as_it_was_taken(
     saved: &BTreeMap<String, Acknowledgement>,
     offers: &[Offer],
@@ -140,7 +141,8 @@ struct Fleet {
     home: TempDir,
     store: String,
     lease: &'static str,
-    /// False if the kernel reports no node's death to the other nodes, as if each node ran on its own machine.
+    /// True if the kernel may report a node's death to the other nodes. False makes the nodes behave as if each ran on
+    /// its own machine.
     has_witness: bool,
     /// Keeps the emulator running while nodes use it.
     azurite: Option<Azurite>,
@@ -172,7 +174,7 @@ impl Fleet {
     }
 
     fn new(language: &str) -> Self {
-        // Cargo sets `CARGO_TARGET_TMPDIR` to `tmp` in the target folder. The examples are in the same folder.
+        // Cargo sets `CARGO_TARGET_TMPDIR` to `tmp` in the target folder. The examples are in the target folder, too.
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target folder");
         let component = target.join(format!("examples/scheduler-{language}.wasm"));
         assert!(component.is_file(), "{} is not there: `make examples` builds it", component.display());
@@ -191,7 +193,8 @@ impl Fleet {
         let launch = Launch::run(name, self.home.path(), &self.journal).arg(component).arg("--create");
         let launch = if self.has_witness { launch } else { launch.arg("--reclaim=false") };
         let launch = launch.flag("--env", format!("WORKERS={}", urls.join(",")));
-        // With this timeout, the scheduler waits for a silent worker until its node is killed or asked to stop.
+        // The timeout is so long that the scheduler waits for a silent worker until its node is killed or asked to
+        // stop.
         let settings = [("PARTITIONS", partitions), ("PAUSE_MS", 100), ("TIMEOUT_MS", 100_000)];
         let launch =
             settings.iter().fold(launch, |launch, (key, value)| launch.flag("--env", format!("{key}={value}")));
@@ -236,7 +239,7 @@ impl Fleet {
         }
     }
 
-    /// Checks that the instance of this term returned by itself, within the grace.
+    /// Checks that the instance of this term returned by itself, before the grace was over.
     fn obeyed_within_the_grace(&self, started: &Event) {
         let find = |name: &str| {
             let is_it = |event: &&Event| event.name == name && event.term == started.term;

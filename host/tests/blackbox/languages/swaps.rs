@@ -37,7 +37,7 @@ fn take_over_from_one_another(mut fleet: Fleet) {
     let cache = tempfile::tempdir().expect("a folder");
     let leader = fleet.launch_from("node-1", &file, PARTITIONS).flag("--cache", cache.path());
     let mut leader = leader.start();
-    // On a busy machine, an instance may fail. Another instance of the same version follows.
+    // On a busy machine, an instance may fail. The host then starts another instance of the same version.
     let runs = |version: &str, above: u64| {
         let term = fleet.started_of(version, above).term;
         fleet.workers.offered_since(term);
@@ -67,7 +67,7 @@ fn take_over_from_one_another(mut fleet: Fleet) {
     let offers = fleet.workers.offers();
     no_lower_term_after_a_higher(&offers);
     // The next version offers a partition again only if its acknowledgement was not saved. Within a term, a partition
-    // is offered again only if the answer was late, and then to the other worker.
+    // is offered again only if the answer was late. The second offer then goes to the other worker.
     let mut taken: BTreeMap<String, BTreeMap<&str, u64>> = BTreeMap::new();
     for offer in &offers {
         let terms = taken.entry(format!("partitions/{}", offer.partition)).or_default();
@@ -88,7 +88,7 @@ fn take_over_from_one_another(mut fleet: Fleet) {
     assert_eq!(offers.len(), all, "a saved partition is not offered again");
 }
 
-/// Returns the component with a custom section at its end: the same code with another digest.
+/// Returns the component with a custom section added at its end. Its code is the same, but its digest differs.
 fn relabelled(component: &Path, label: usize) -> Vec<u8> {
     numbered(std::fs::read(component).expect("the component is there"), label)
 }

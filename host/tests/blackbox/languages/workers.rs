@@ -13,11 +13,11 @@ use crate::patience::{LOOK, Patience, QUIET};
 pub struct Offer {
     pub worker: usize,
     pub partition: u64,
-    /// The term in the header that the host adds. The node and the election are also from such headers.
+    /// The term, from a header that the host adds. The node and the election below come from such headers, too.
     pub term: u64,
     pub node: String,
     pub election: String,
-    /// True if the term is lower than the term of an earlier offer.
+    /// True if the worker refused the offer, because its term is lower than the term of an earlier offer.
     pub was_refused: bool,
 }
 
@@ -47,7 +47,7 @@ struct State {
 }
 
 impl Workers {
-    /// Starts `count` workers. They take the first offer of each partition in `hold`, and never answer it.
+    /// Starts `count` workers. They take the first offer of each partition in `hold`, but never answer that offer.
     pub fn start(count: usize, hold: impl IntoIterator<Item = u64>, journal: Journal) -> Self {
         let shared = Arc::new(Shared::default());
         shared.state().to_hold.extend(hold);
@@ -135,7 +135,7 @@ impl Shared {
                 (200, taken.to_string())
             }
         };
-        // The node that made the offer may have exited.
+        // Ignores errors, because the node that made the offer may have exited.
         let length = body.len();
         let _ = write!(stream, "HTTP/1.1 {status} -\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
     }

@@ -1,4 +1,4 @@
-// Drives a browser: each line of standard input is a command, and each is answered by a line.
+// Drives a browser. Reads one command per line from standard input, and answers each command with one line.
 import { createInterface } from 'node:readline';
 import { createRequire } from 'node:module';
 
@@ -7,7 +7,7 @@ const { chromium } = createRequire(import.meta.url)(core);
 const options = {
   executablePath: program,
   headless: true,
-  // The test limits the time of a command.
+  // There is no timeout here, because the test limits the duration of each command.
   timeout: 0,
   args: [
     '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',

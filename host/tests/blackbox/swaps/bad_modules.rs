@@ -1,4 +1,4 @@
-//! Modules that must not run, from each kind of source. None of them runs, and none of them stops the running version.
+//! Bad modules from each kind of source. None of them runs, and none of them stops the running version.
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -22,7 +22,8 @@ scenarios! {
     ],
 }
 
-/// Time limit that is long enough to compile the guest, and short for a module that would take minutes.
+/// Time limit that is long enough to compile the guest, but short compared with the minutes that the slow module would
+/// take.
 const COMPILE_TIMEOUT: &str = "6s";
 
 fn bad_modules_in_the_store_neither_run_nor_stop_another(fleet: Fleet) {
@@ -98,7 +99,7 @@ fn bad_modules_neither_run_nor_stop_another(fleet: &Fleet, source: &Source) {
     fleet.check_the_count();
 }
 
-/// Returns bad modules, each with a part of the error that refuses it.
+/// Returns bad modules, each with a part of the error with which hosts refuse it.
 fn bad_modules(signer: &Signer, source: &Source, with_slow: bool) -> Vec<(Offered, &'static str)> {
     let stranger = Signer::with_new_key();
     let damaged = |name: &str, damage: &dyn Fn(&mut Vec<u8>)| {
@@ -123,7 +124,7 @@ fn bad_modules(signer: &Signer, source: &Source, with_slow: bool) -> Vec<(Offere
         (signed(modules::component("", "baton:host/task@0.9.0")), "update the host"),
         (signed(vec![0; (64 << 20) + 1]), source.size_error()),
     ];
-    // This module takes 6 s of CPU time, so it is tested only on SQLite. The kind of store makes no difference.
+    // This module takes 6 s of CPU time, so it is tested on only one store. The kind of store makes no difference here.
     if with_slow {
         bad.push((signed(modules::slow()), "more than 6s of CPU time"));
     }

@@ -1,4 +1,4 @@
-//! A push while a leader crashes, while no node leads, and while the store is away.
+//! A push while a leader crashes, while no node leads, and while the store is unavailable.
 
 use rustix::process::Signal;
 
@@ -26,7 +26,7 @@ fn version_pushed_before_crash_runs_on_next_leader(fleet: Fleet) {
     fleet.push(&next);
     alpha.signal(Signal::KILL);
     let runs = fleet.runs(&next, term);
-    // The leader may have started the new version just before the signal.
+    // Alpha may have started the new version just before the signal killed it.
     if runs.from != beta.name {
         let again = fleet.runs(&next, runs.term);
         assert_eq!(again.from, beta.name);
@@ -110,7 +110,8 @@ fn version_pushed_during_lease_loss_runs_on_next_leader(fleet: Fleet) {
     fleet.check_swaps();
 }
 
-/// Starts alpha, which leads with this version, and beta, which has the version ready. Returns both and alpha's term.
+/// Starts two nodes: alpha leads with this version, and beta has the version ready. Returns both nodes and alpha's
+/// term.
 fn pair(fleet: &Fleet, first: &Version, flags: &[(&str, &str)]) -> (Node, Node, u64) {
     fleet.push(first);
     let alpha = fleet.launch_pushed("alpha", flags).start();

@@ -24,10 +24,10 @@ fn file_is_followed_when_renamed_overwritten_or_restored() {
         term = runs.term;
     };
 
-    // Replaced by a rename.
+    // Replaces the file by a rename.
     put(&file, &versions[0]);
     runs(&versions[0]);
-    // Overwritten in place, as `cp` does.
+    // Overwrites the file in place, as `cp` does.
     std::fs::copy(&versions[1].path, &file).expect("the file is copied");
     runs(&versions[1]);
     put(&file, &versions[0]);
@@ -107,7 +107,8 @@ fn bad_version_in_a_file_is_rolled_back_on_all_nodes() {
     });
     fleet.check_that_it_led_throughout(&alpha);
 
-    // A node that starts now has no other version. It reports the rejection instead of running the bad version.
+    // A node that starts now has no earlier version to fall back to. It reports the rejection, and does not run the bad
+    // version.
     let beta = fleet.launch_from("beta", &file, &[LONG_LEASE]).start();
     fleet.rejected(&beta, &bad);
     assert_eq!(alpha.terminate().code(), Some(0));

@@ -1,4 +1,4 @@
-//! Many swaps in a row, under a stream of effects.
+//! Many swaps in a row, while the instances cause a steady stream of effects.
 
 use std::path::Path;
 
@@ -20,9 +20,10 @@ scenarios! {
     ],
 }
 
-/// Number of swaps from a file.
+/// Number of swaps to versions that are written to a file.
 const SWAPS: usize = 100;
-/// Number of swaps from the store, which take longer because nodes poll the store for each version.
+/// Number of swaps to versions that are pushed to the store. They take longer, because nodes poll the store for each
+/// version.
 const PUSHES: usize = 8;
 
 fn hundred_versions_are_swapped_from_a_file(fleet: Fleet) {
@@ -54,7 +55,7 @@ fn pushed_versions_are_swapped_in_turn(fleet: Fleet) {
         let next = scene.fleet.version(&format!("works {number}"));
         scene.fleet.push(&next);
         last = scene.fleet.runs(&next, last.term);
-        // The standby has the version ready, too.
+        // The standby must prepare the version, too.
         scene.fleet.is_ready(&standby, &next);
     }
     let (swaps, failed) = scene.end(leader);
@@ -118,7 +119,7 @@ impl Scene {
         fleet.check_swaps();
         let starts = fleet.events("started");
         let swapped: Vec<_> = starts.iter().filter(|event| event.is_swap()).collect();
-        // On a busy machine, an instance may fail. Another instance of the same version follows.
+        // On a busy machine, an instance may fail. The host then starts another instance of the same version.
         let changes = starts.windows(2).filter(|pair| pair[0].text("module") != pair[1].text("module"));
         let changes: Vec<_> = changes.map(|pair| [pair[0].text("module"), pair[1].text("module")]).collect();
         let reported: Vec<_> = swapped.iter().map(|swap| [swap.text("replaces"), swap.text("module")]).collect();
@@ -130,12 +131,12 @@ impl Scene {
         assert!(reported.iter().all(|swap| rest.any(|change| change == swap)), "{reported:?} of {changes:?}");
         assert!(changes.len() - reported.len() <= failed, "{failed} failed; {reported:?} of {changes:?}");
         for event in &swapped {
-            // Checks only that a gap is reported, because the benchmark measures it.
+            // Checks only that the event reports a gap. The benchmark measures how long the gap is.
             assert!(event.fields["gap_s"].as_f64().is_some_and(|gap| gap >= 0.0), "{event:?}");
             assert_ne!(event.text("module"), event.text("replaces"), "{event:?}");
         }
         fleet.check_the_count();
-        // The server received each request once, in order, under its term.
+        // The server must have received each request once, in order, and with its term.
         let requests = server.requests();
         let counts: Vec<u64> = requests.iter().map(|request| request.path()[1..].parse().expect("a count")).collect();
         assert!(counts.iter().copied().eq(1..=counts.len() as u64), "each count is reported once: {counts:?}");
@@ -148,7 +149,7 @@ impl Scene {
 }
 
 impl Fleet {
-    /// Starts a node with this source, and waits until it follows `leader`.
+    /// Starts a node that gets its modules from `source`, and waits until it is a standby of `leader`.
     fn standby_from(&self, name: &str, source: impl AsRef<std::ffi::OsStr>, leader: &Node) -> Node {
         let node = self.launch_from(name, source, &[LONG_LEASE]).start();
         let knows = |event: &Event| event.name == "standby" && event.text("reason").contains(&leader.name);
@@ -157,7 +158,7 @@ impl Fleet {
     }
 }
 
-/// Replaces a file with a version by a rename, as a deployment does.
+/// Replaces a file with a version's module. Uses a rename, as a deployment does.
 pub(super) fn put(file: &Path, version: &Version) {
     let new = file.with_extension("new");
     std::fs::copy(&version.path, &new).expect("the file is copied");

@@ -53,8 +53,8 @@ impl Fleet {
         assert_eq!(finished.code, Some(0), "{finished:?}");
     }
 
-    /// Makes the module of this digest the current version, as any client can that may write to the store. The bytes
-    /// need not match the digest.
+    /// Makes the module with this digest the current version, as any client with write access to the store could. The
+    /// bytes need not match the digest.
     fn publish(&self, digest: &str, bytes: Vec<u8>, signature: Option<String>) {
         let digest: Digest = digest.parse().expect("a digest");
         let (size, by, at) = (bytes.len() as u64, "somebody".to_owned(), "2026-11-21T12:00:00Z".to_owned());
@@ -87,14 +87,14 @@ impl Fleet {
         self.journal.events().into_iter().filter(|event| event.name == name).collect()
     }
 
-    /// Returns the number of instances that ended in the terms between `earlier` and `later`. There may be fewer of
-    /// them than terms, because a term may end before its instance starts.
+    /// Returns the number of instances that ended in the terms between `earlier` and `later`. A term may end before its
+    /// instance starts, so there may be fewer instances than terms.
     fn between(&self, earlier: u64, later: u64) -> usize {
         self.events("ended").iter().filter(|event| event.term > earlier && event.term < later).count()
     }
 
-    /// Returns the number of this version's failed instances. On a busy machine, an instance may fail, and another one
-    /// follows.
+    /// Returns the number of this version's failed instances. On a busy machine, an instance may fail, and the host
+    /// then starts another one.
     fn failures(&self, version: &Version) -> usize {
         let events = self.journal.events();
         let ran = |term| events.iter().any(|event| is(event, "started", version) && event.term == term);
@@ -120,7 +120,7 @@ impl Fleet {
         })
     }
 
-    /// Checks the general promises, and those of a swap.
+    /// Checks Baton's general promises, and the promises about swaps.
     fn check_swaps(&self) {
         self.check_promises();
         let events = self.journal.events();
@@ -189,7 +189,7 @@ fn one_instance_of_a_node(events: &[Event]) -> Result<(), String> {
                 }
                 running.push(event);
             }
-            // An earlier host with the same name may have been killed, without an event `ended`.
+            // An earlier host with the same name may have been killed, so that it logged no event `ended`.
             "ended" | "starting" => running.retain(|other| other.from != event.from),
             _ => {}
         }
@@ -205,7 +205,7 @@ fn every_effect_has_a_term(events: &[Event]) -> Result<(), String> {
     }
 }
 
-/// True if the node runs the version of this row of `baton modules`.
+/// True if the node runs the version that this row of `baton modules` describes.
 fn runs_on(row: &Value, node: &str) -> bool {
     let nodes = row["nodes"].as_array().map(Vec::as_slice).unwrap_or_default();
     nodes.iter().any(|of| of["node"] == node && of["runs"] == true)

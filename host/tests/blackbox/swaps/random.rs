@@ -53,7 +53,7 @@ fn all_nodes_agree_after_fifty_pushes_with_crashes(fleet: Fleet) {
                 nodes[at] = fleet.launch_pushed(&format!("node-{number}"), &[]).start();
             }
         }
-        // Gives the nodes time to notice many of the versions.
+        // Waits, so that the nodes have time to notice many of the versions.
         random.sleep(2000);
     }
     assert!(nodes.iter_mut().all(Node::is_running), "no host has ended by itself");

@@ -36,7 +36,7 @@ fn version_that_traps_is_rolled_back_on_all_nodes(fleet: Fleet) {
     assert!(fleet.between(tried.term, back.term) <= fleet.failures(&good), "{back:?}");
     fleet.check_that_it_led_throughout(&alpha);
 
-    // The store has the reason, and the other nodes report the rejection.
+    // The store contains the reason of the rejection, and the other nodes report the rejection, too.
     let row = fleet.row_until(&bad, "to be rejected in the store", |row| row["verdict"] == "rejected");
     assert_eq!((&row["rejected_by"], &row["current"]), (&"alpha".into(), &false.into()), "{row}");
     assert!(row["reason"].as_str().is_some_and(|reason| reason.contains("unreachable")), "{row}");
@@ -53,7 +53,7 @@ fn version_that_traps_is_rolled_back_on_all_nodes(fleet: Fleet) {
     assert_eq!(fleet.starts(&bad), 1);
     assert_eq!(fleet.rejections(&bad), 3, "each node reports it once");
 
-    // Another version runs as soon as it is pushed, and the bad version gets another try if it is pushed again.
+    // A different version runs as soon as it is pushed. The bad version gets another try only when it is pushed again.
     fleet.push(&next);
     let on_next = fleet.runs(&next, on_beta.term);
     fleet.push(&bad);
@@ -73,13 +73,13 @@ fn version_is_rolled_back_for_each_kind_of_failure(fleet: Fleet) {
         (fleet.version("fatal 2"), "is not for here", 1),
         (fleet.version("fails 3"), "3 failures within its probation, the last: fails 3 fails", 3),
         (made("starts with a trap", "(func $trap unreachable) (start $trap)"), "unreachable", 1),
-        // The host's memory limit is 64 MiB.
+        // The nodes run with `--max-memory 64MiB`, so this version cannot start.
         (made("wants 128 MiB", "(memory 2048)"), "memory", 1),
     ];
     are_rolled_back(&fleet, &[], &bad);
 }
 
-/// The value of `--stall-after` is longer than any pause of a working version on a busy machine.
+/// The value of `--stall-after` below is longer than any pause of a working version on a busy machine.
 fn version_that_stalls_is_rolled_back(fleet: Fleet) {
     let bad = [(fleet.version("stalls 4"), "no progress", 1)];
     are_rolled_back(&fleet, &[("--stall-after", "30s")], &bad);

@@ -7,7 +7,7 @@ use baton_store::Digest;
 use crate::fleet::Fleet;
 use crate::guests::versions;
 
-/// Placeholder in the guest that a version's name replaces.
+/// Placeholder in the compiled guest. Each version's name replaces this placeholder.
 const NAME: &[u8] = b"the name of this version, which the tests replace by another one";
 
 #[derive(Clone, Debug)]
@@ -43,7 +43,8 @@ impl Fleet {
     }
 }
 
-/// Returns the guest with this name in it. Each name yields the same code with another digest.
+/// Returns the guest with this name in place of the placeholder. Each name yields the same code with a different
+/// digest.
 pub fn component(name: &str) -> Vec<u8> {
     let mut bytes = std::fs::read(versions()).expect("the guest is built");
     let places: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at..].starts_with(NAME)).collect();

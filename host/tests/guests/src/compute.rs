@@ -9,7 +9,7 @@ pub fn primes(limit: usize) -> u64 {
             continue;
         }
         mixed = (mixed ^ n as u64).wrapping_mul(0x0100_0000_01b3).rotate_left(7);
-        // Above the square root of `limit`, `n * n` could overflow a guest's 32-bit `usize`.
+        // If `n` exceeds the square root of `limit`, `n * n` could overflow a guest's 32-bit `usize`.
         if n <= limit / n {
             for multiple in (n * n..limit).step_by(n) {
                 composite[multiple] = true;

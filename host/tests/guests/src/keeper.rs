@@ -26,7 +26,7 @@ fn run(term: &Term) -> baton_sdk::Result {
     }
 }
 
-/// Counts in the state. Each term also saves the range over which it has counted, so that a test can check afterwards
+/// Saves a growing count. Each term also saves the range over which it has counted, so that a test can check afterwards
 /// that all commits form one history.
 fn history(term: &Term) -> baton_sdk::Result {
     let mut count: u64 = match get("count") {

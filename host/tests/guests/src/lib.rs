@@ -90,8 +90,8 @@ fn run(term: &Term) -> baton_sdk::Result {
             println!("{}", recurse(black_box(1)));
             Ok(())
         }
-        // The message is as long as the host accepts. The SDK adds no line number to it, because `Failure::fatal` is
-        // called through `map`.
+        // The message has the maximum length that the host accepts. The SDK adds no line number to the message, because
+        // `Failure::fatal` is called through `map`.
         "long-failure" => {
             let [failure] = ["x".repeat(1 << 20)].map(Failure::fatal);
             Err(failure)
@@ -117,7 +117,7 @@ fn run(term: &Term) -> baton_sdk::Result {
             let variables = std::env::vars().map(|(name, value)| format!("variable {name}={value}"));
             let stored = store::get_all().map_err(|error| Failure::fatal(format!("{error:?}")))?;
             let stored = stored.into_iter().map(|(name, value)| format!("config {name}={value}"));
-            // Prints one line, so that a test that has received it has all values.
+            // Print all values in one line, so that a test that has received the line has all of them.
             println!("{}", variables.chain(stored).collect::<Vec<_>>().join("; "));
             Ok(())
         }
@@ -142,8 +142,8 @@ fn run(term: &Term) -> baton_sdk::Result {
         },
         "gigabyte" => {
             use std::io::Write;
-            // Prints half of the gigabyte in lines, and the other half without line ends. Each call writes as much as
-            // one call can.
+            // Print half of the gigabyte in lines, and the other half without line ends. Each write is as long as one
+            // call to the host can be.
             for text in [format!("{}\n", "x".repeat(99)).repeat(600), "y".repeat(60_000)] {
                 (0..(1 << 29) / text.len()).try_for_each(|_| std::io::stdout().lock().write_all(text.as_bytes()))?;
             }
@@ -189,8 +189,8 @@ fn beat(term: &Term) -> baton_sdk::Result {
     }
 }
 
-/// Prints lines forever, even after a stop request. The end of each line comes one beat after its start, so that the
-/// host has an incomplete line whenever it pauses or kills the guest.
+/// Prints lines forever, even after a stop request. The guest prints the end of each line one beat after its start. The
+/// last line is therefore incomplete whenever the host kills the guest.
 fn mutter(term: &Term) -> ! {
     use std::io::Write;
     for beat in 1_u64.. {
@@ -202,7 +202,7 @@ fn mutter(term: &Term) -> ! {
     process::exit(0)
 }
 
-/// Writes until a write is refused. Returns the error as its failure instead of trapping.
+/// Writes until the host refuses a write. Then returns the error as a failure instead of trapping.
 fn refused(term: &Term) -> baton_sdk::Result {
     use std::io::Write;
     loop {
@@ -252,7 +252,7 @@ fn on_file(call: &str) -> std::io::Result<String> {
 const SYMLINK_NOFOLLOW: i32 = 1;
 
 /// Sets the access and modification times of the file at `path`, in seconds since 1970. The standard library can only
-/// set those of open files.
+/// set the times of open files.
 #[cfg(target_family = "wasm")]
 fn set_times(path: &str, seconds: &str, flags: i32) -> std::io::Result<String> {
     /// `struct timespec` of wasi-libc.

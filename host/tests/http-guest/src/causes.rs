@@ -1,11 +1,11 @@
 //! Causes effects as fast as it can, or with pauses of `EVERY_US` microseconds: alternately a request to `URL` and a
-//! line of output. Every eighth time, it prints 32 lines, which is more than the host writes at once. With the variable
-//! `FILE`, appends each effect to that file, too.
+//! line of output. Every eighth time, it prints 32 lines, which is more than the host writes at once. If the variable
+//! `FILE` is set, also appends each effect to that file.
 //!
 //! Each effect is `INSTANCE/N/RESUMED/SAVED_IN/SAVED/TERM`:
 //!
 //! - a unique name of the instance, and the number of the effect
-//! - the number of saves at the start of the term, and the term of the last of them
+//! - the number of saves at the start of the term, and the term of the last save
 //! - the number of acknowledged saves so far
 //! - the term
 //!
@@ -24,14 +24,15 @@ use super::client;
 /// The number of effects between two commits.
 const SAVES_EVERY: u64 = 16;
 
-/// The number of saves at the start of a term, and the term of the last save.
+/// The number of saves at the start of a term, and the term in which the last save was made.
 #[derive(Clone, Copy, Default)]
 pub struct Saved {
     pub times: u64,
     pub term: u64,
 }
 
-/// Causes effects until a stop request, or forever. `save` stores the number of saves, and returns true on success.
+/// Causes effects until a stop request, or forever in terms that ignore stop requests. `save` stores the number of
+/// saves, and returns true on success.
 pub fn cause(term: &Term, before: Saved, save: impl Fn(u64) -> bool) -> baton_sdk::Result {
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
     let (url, every) = (variable("URL"), Duration::from_micros(variable("EVERY_US").parse()?));
@@ -47,7 +48,8 @@ pub fn cause(term: &Term, before: Saved, save: impl Fn(u64) -> bool) -> baton_sd
         if number % 4 < 2 {
             term.check()?;
         }
-        // Ignores refused and lost effects, because a guest that continues is harder to stop from having effects.
+        // Ignore refused and lost effects, and continue: it is harder for a host to stop the effects of a guest that
+        // does not give up.
         if n.is_multiple_of(SAVES_EVERY) && save(saved + 1) {
             saved += 1;
         }

@@ -45,7 +45,7 @@ pub fn upload(url: &str, headers: Fields) -> Result<Upload, String> {
     Ok(Upload { out, body, answer })
 }
 
-/// Returns the reason for which the host refused a request.
+/// Returns the host's reason for refusing a request.
 fn refusal(code: ErrorCode) -> String {
     match code {
         ErrorCode::InternalError(Some(reason)) => reason,

@@ -1,4 +1,4 @@
-//! A guest that causes effects as fast as it can. In every other term, it saves the number of saves so far.
+//! A guest that causes effects as fast as it can. In every second term, it repeatedly saves the number of its saves.
 
 #![allow(clippy::disallowed_methods, reason = "a guest has no other clock")]
 

@@ -1,4 +1,5 @@
-//! Allocates as many objects as it can of a kind that uses the host's memory. The variable `HOARD` names the kind.
+//! Allocates as many objects of one kind as it can. Objects of each kind use the host's memory. The variable `HOARD`
+//! names the kind.
 
 use std::hint::black_box;
 
@@ -9,10 +10,11 @@ use wasip2::http::types::{Fields, Method, OutgoingBody, OutgoingRequest, Scheme}
 
 use crate::client;
 
-/// A number of objects that exceeds every limit on handles.
+/// A number that exceeds every limit on the number of handles.
 const ENDLESS: usize = 60_000;
 
-/// Keeps all objects that it gets. Returns their number, and the error for the next one.
+/// Allocates objects until the host refuses one, and keeps all of them. Returns their number, and the error for the
+/// refused one.
 pub fn hoard(what: &str, url: &str) -> Result<String, Failure> {
     Ok(match what {
         "nothing" => "0".to_owned(),
@@ -38,8 +40,8 @@ pub fn hoard(what: &str, url: &str) -> Result<String, Failure> {
             })
         }
         "emptied" => keep(|n| {
-            // Each object takes long to create, so this stops early. This number of objects would already show in the
-            // host's memory.
+            // Stop early, because each object takes long to create. If the host did not limit these objects, this
+            // number of them would already show in its memory.
             if n == 1_000 {
                 return Err(Failure::fatal("enough"));
             }
@@ -56,8 +58,8 @@ pub fn hoard(what: &str, url: &str) -> Result<String, Failure> {
             Ok::<_, Failure>(request)
         }),
         "heads" => keep(|n| {
-            // Each object takes a request, so this stops early. This number of objects would already show in the host's
-            // memory.
+            // Stop early, because each object takes a request. If the host did not limit these objects, this number of
+            // them would already show in its memory.
             if n == 10_000 {
                 return Err("enough".to_owned());
             }
@@ -69,7 +71,8 @@ pub fn hoard(what: &str, url: &str) -> Result<String, Failure> {
         }),
         "stdouts" => {
             let kept = keep(|n| if n < 4_000 { Ok(wasip2::cli::stdout::get_stdout()) } else { Err("enough") });
-            // These handles do not count against the limit, so there is room for other objects.
+            // These handles do not count against the limit on handles, so the guest must still be able to create
+            // another object.
             format!("{kept}, {:?}", fields(0).is_ok())
         }
         "bodies" => keep(|_| {

@@ -17,7 +17,7 @@ use wasip2::io::poll::{Pollable, poll};
 baton_sdk::coordinator!(run);
 
 thread_local! {
-    /// Texts that [`rest`] prints as one line. The tests' journal drops similar lines that come within 10 ms.
+    /// Texts that [`rest`] prints as one line, because the tests' journal drops similar lines that come within 10 ms.
     static TEXTS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -53,7 +53,7 @@ fn run(term: &Term) -> baton_sdk::Result {
     }
 }
 
-/// Gets each of the URLs, prints the results, and waits for a stop request.
+/// Requests each of the URLs, prints the results, and waits for a stop request.
 fn get(term: &Term, urls: &str) -> baton_sdk::Result {
     for url in urls.split(' ') {
         match client::get(url, Fields::new()) {
@@ -65,7 +65,7 @@ fn get(term: &Term, urls: &str) -> baton_sdk::Result {
     rest(term)
 }
 
-/// Attempts in many ways to send headers that only the host may send.
+/// Attempts in many ways to send headers that only a host may send.
 fn forge(term: &Term, url: &str) -> baton_sdk::Result {
     let names = [
         "Baton-Term",
@@ -157,7 +157,7 @@ fn many(term: &Term, url: &str) -> baton_sdk::Result {
     refused.dedup();
     say!("kept {}, refused with {refused:?}", kept.iter().filter(|answer| answer.get().is_none()).count());
     drop(kept);
-    // The requests count against the limit until their tasks have ended.
+    // The dropped requests still count against the host's limit until their tasks have ended, so retry.
     let answer = loop {
         match client::get(&format!("{url}/answer"), Fields::new()) {
             Ok(answer) => break answer,
@@ -199,7 +199,8 @@ fn flood(term: &Term, url: &str) -> baton_sdk::Result {
     rest(term)
 }
 
-/// Starts requests with endless bodies until the host refuses one. The server answers them before their bodies end.
+/// Starts requests with endless bodies until the host refuses a request. The server answers each request before its
+/// body ends.
 fn linger(term: &Term, url: &str) -> baton_sdk::Result {
     let mut kept = Vec::new();
     let refused = loop {
@@ -230,7 +231,8 @@ fn hang(term: &Term, url: &str) -> baton_sdk::Result {
     rest(term)
 }
 
-/// Sends two requests and returns ok. The host logs a server's refusal of the term, but does not end the instance.
+/// Sends two requests and returns ok, even if the server refuses the term. The host logs such a refusal, but does not
+/// end the instance.
 fn report(term: &Term, url: &str) -> baton_sdk::Result {
     for _ in 0..2 {
         match client::get(url, Fields::new()) {
@@ -260,7 +262,7 @@ fn measure(url: &str) -> baton_sdk::Result {
     Ok(())
 }
 
-/// Sets timers and gets each of the URLs. Polls instead of blocking.
+/// Sets timers and requests each of the URLs. Polls instead of blocking.
 fn never_wait(term: &Term, urls: &str) -> baton_sdk::Result {
     let is_there = |pollable: &Pollable| {
         std::hint::black_box((0..1000).map(std::hint::black_box).sum::<u64>());
@@ -268,7 +270,7 @@ fn never_wait(term: &Term, urls: &str) -> baton_sdk::Result {
     };
     let (alone, beside, stdout) = (subscribe_duration(50_000_000), subscribe_duration(100_000_000), get_stdout());
     while !is_there(&alone) {}
-    // Stdout is always ready, so `poll` never blocks.
+    // Also poll stdout. It is always ready, so `poll` never blocks.
     let room = stdout.subscribe();
     while !poll(&[&beside, &room]).contains(&0) {}
     say!("timers");

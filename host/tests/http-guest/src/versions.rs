@@ -1,5 +1,5 @@
-//! A guest with many versions. Each version is this component with another name in it. The name's first word selects
-//! the behavior.
+//! A guest that the tests turn into many versions. Each version is this component with another name in it. The name's
+//! first word selects the behavior.
 
 #![allow(clippy::disallowed_methods, reason = "a guest has no other clock")]
 
@@ -18,7 +18,7 @@ baton_sdk::coordinator!(run);
 static NAME: [u8; 64] = *b"the name of this version, which the tests replace by another one";
 
 fn run(term: &Term) -> baton_sdk::Result {
-    // Keeps the compiler from evaluating the name.
+    // Keep the compiler from using the name at compile time, because the tests replace it in the compiled component.
     let name = std::str::from_utf8(black_box(&NAME))?.trim_end();
     let mut words = name.split(' ');
     let behaviour = words.next().unwrap_or_default();
@@ -49,7 +49,7 @@ fn fail(term: &Term, name: &str, behaviour: &str) -> baton_sdk::Result {
     }
 }
 
-/// Counts in the state and reports each count, until it receives a stop request.
+/// Saves a growing count and reports each count, until it receives a stop request.
 fn work(term: &Term, name: &str) -> baton_sdk::Result {
     let state = term.state();
     let mut count: u64 = match state.get_bytes("count") {

@@ -1,4 +1,4 @@
-//! Tests that an instance is only gone after the tasks of its HTTP requests have ended.
+//! Tests that the host reports an instance as gone only after the tasks of its HTTP requests have ended.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -24,7 +24,7 @@ fn asking(behaviour: &str, url: &str) -> (Module, Launcher) {
     (module, launcher)
 }
 
-/// An output that panics at the first line, like a bug in the host.
+/// An output that panics at the first line, as a bug in the host could make it do.
 struct Panics;
 
 impl Output for Panics {

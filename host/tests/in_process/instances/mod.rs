@@ -1,5 +1,5 @@
-//! Tests of instances of real guests whose host is this process, without a lease: their ends, and their requests to the
-//! host.
+//! Tests of real guests, with this process as their host and without a lease: how instances end, and how they make
+//! requests to the host.
 
 mod files;
 mod http;
@@ -89,7 +89,7 @@ struct Lines(mpsc::UnboundedSender<String>);
 impl Output for Lines {
     fn notice(&self, notice: Notice<'_>) {
         if let Notice::Line(_, line) = notice {
-            // This fails in tests that have dropped the receiver.
+            // Sending fails in tests that have dropped the receiver.
             let _ = self.0.send(line.to_owned());
         }
     }
@@ -98,7 +98,8 @@ impl Output for Lines {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn busy_guest_without_host_calls_can_be_killed() {
     let (mut instance, mut lines) = start("busy", GUARD * 10);
-    // After this line, the guest does not call the host again, so no refused call can end the guest.
+    // After it has printed this line, the guest does not call the host again. Therefore, no refused call can end the
+    // guest.
     assert_eq!(Patience::of_future(lines.recv()).await.unwrap().as_deref(), Some("busy in term 1"));
     instance.stop(StopReason::Shutdown, "no answer is expected".to_owned(), instance.started(), None);
     instance.kill();
@@ -117,7 +118,8 @@ async fn many_busy_guests_on_few_threads_can_be_killed() {
     }
 }
 
-/// Runs an instance past its deadline without a kill. The instance ends by itself, because its effects are refused.
+/// Checks that an instance that runs past its deadline is reported as killed. The test does not kill the instance,
+/// which ends by itself because its effects are refused.
 async fn assert_reported_as_killed(behaviour: &str) {
     let (mut patience, mut deadline) = (Patience::default(), Duration::from_millis(300));
     loop {
@@ -156,7 +158,8 @@ fn watchdog_ends_this_process() {
     });
     let watchdog = watchdog.unwrap();
     let now = clock.now();
-    // The deadline, at 0.8 D, passed 0.13 D ago. At 0.93 D, the watchdog ends the process.
+    // The deadline, at 0.8 D, passed 0.13 D ago, so the time is now 0.93 D. At that time, the watchdog ends the
+    // process.
     let overdue = Arc::new(Gate::new(clock, now - D * 13 / 100, now));
     watchdog.watch(&overdue);
     std::thread::sleep(GUARD * 10);
@@ -204,8 +207,8 @@ fn watchdog_kills_host_that_is_paused_repeatedly() {
     let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap() == "watched"));
     let pid = Pid::from_child(&child);
-    // The watchdog recognizes a pause of more than 0.5 s. A kill may take one second. Between two pauses, the process
-    // runs for far less than that.
+    // The watchdog recognizes pauses longer than 0.5 s. The watchdog may need one second to kill the process. Between
+    // two pauses, the process runs for far less than one second.
     let mut patience = Patience::default();
     let ended = loop {
         kill_process(pid, Signal::STOP).unwrap();

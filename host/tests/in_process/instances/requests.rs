@@ -21,10 +21,10 @@ use tokio::sync::{mpsc, watch};
 use super::patience::Patience;
 use super::{GUARD, launcher, module};
 
-/// The length of the lease. It is far longer than a busy machine delays a renewal.
+/// The length of the lease. A busy machine delays a renewal by far less than this.
 const LEASE: Duration = Duration::from_secs(15);
 
-/// Makes the store panic at the first request of each kind.
+/// Panics at the first request of each kind, instead of sending the request to the store.
 struct Panics {
     seen: Mutex<HashSet<String>>,
     answered: watch::Sender<HashSet<String>>,
@@ -100,7 +100,8 @@ async fn store_request_is_repeated_when_it_panics() {
     };
     let (ask, asked) = watch::channel(Shutdown::No);
     let running = tokio::spawn(supervisor.run(asked));
-    // The supervisor reads, acquires, begins a term and renews. The first attempt of each panics.
+    // The supervisor reads the lease, acquires it, writes the term and renews the lease. The first request of each kind
+    // panics.
     let kinds = |answered: &HashSet<String>| ["write", "renew"].iter().all(|kind| answered.contains(*kind));
     Patience::of_future(answered.wait_for(kinds)).await.expect("a request is never answered").unwrap();
     ask.send_replace(Shutdown::Requested);

@@ -1,7 +1,7 @@
-//! Several nodes in this process, over one store in memory, with instances that the test scripts. Time advances only
-//! when every task waits, so a scenario of minutes takes milliseconds, on any machine.
+//! Tests of several nodes in this process. The nodes share a store in memory, and the test scripts their instances.
+//! Time advances only when every task waits, so a scenario of minutes takes milliseconds on any machine.
 //!
-//! Each test checks, in addition to its own subject, that no two instances could act at the same time.
+//! In addition to its own subject, each test checks that no two instances could act at the same time.
 
 mod history;
 mod outage;
@@ -44,7 +44,7 @@ use tokio::time::{Instant, sleep, timeout};
 /// The length of the leases.
 const LEASE: Duration = Duration::from_secs(15);
 
-/// Virtual time after which a wait has failed.
+/// Virtual time after which a wait fails.
 const PATIENCE: Duration = Duration::from_secs(2 * 3600);
 
 /// Interval at which a wait checks its condition.
@@ -58,7 +58,7 @@ struct Fleet {
     instances: Instances,
 }
 
-/// The settings of a node that differ between tests.
+/// The settings of a node, as far as they differ between tests.
 #[derive(Clone, Copy)]
 struct NodeSettings {
     priority: u8,
@@ -74,7 +74,7 @@ impl Default for NodeSettings {
 }
 
 impl Fleet {
-    /// Creates a store with a version of a module for each election.
+    /// Creates a store that holds one version of a module for each election.
     async fn new(elections: &[&str]) -> Self {
         let began = Instant::now();
         let source: Arc<dyn Fn() -> Duration + Send + Sync> = Arc::new(move || began.elapsed());
@@ -92,7 +92,7 @@ impl Fleet {
         let bytes = component(number);
         let (digest, size) = (Digest::of(&bytes), bytes.len() as u64);
         self.store.put_module(&digest, bytes).await.unwrap();
-        // The store refuses this write if the list exists.
+        // The store refuses this write if the election already has a list of versions.
         let _exists = self.store.write_control(election, None, VersionList::default().encode()).await;
         let publication = Publication { digest, size, by: "me".into(), at: "now".into(), signature: None };
         let edit = |list: &mut VersionList| Ok::<_, EditError>(list.push(publication.clone())?);
@@ -192,7 +192,7 @@ impl Fleet {
         until(&format!("{} to lead {election}", node.name), running).await
     }
 
-    /// Waits until a node has announced that it could lead.
+    /// Waits until a node announces that it is ready to lead.
     async fn is_ready(&self, node: &TestNode) {
         self.announced(node, |announcement| {
             announcement.ineligible.is_none() && !announcement.holds.is_empty() && announcement.steered.is_some()
@@ -240,7 +240,7 @@ impl Fleet {
     }
 }
 
-/// Returns true if the event reports that a node lets others take a free lease first.
+/// Returns true if the event reports that a node lets other nodes take a free lease first.
 fn is_deferral(event: &Value) -> bool {
     event["reason"].as_str().is_some_and(|reason| reason.contains("lets other nodes take it first"))
 }
@@ -293,7 +293,7 @@ impl TestNode {
         timeout(PATIENCE, self.task).await.expect("the node ends").unwrap();
     }
 
-    /// Ends the node as a crash of its machine does.
+    /// Ends the node as if its machine had crashed.
     fn crash(self) {
         self.task.abort();
     }
@@ -306,7 +306,7 @@ struct Network {
 }
 
 impl Network {
-    /// Makes all of the node's requests fail, or none of them.
+    /// Makes all of the node's requests fail, or lets all of them pass again.
     fn cut(&self, is_cut: bool) {
         self.is_cut.store(is_cut, Ordering::Relaxed);
     }
@@ -324,7 +324,7 @@ impl Interceptor<MemoryStore> for Network {
 
 // ---- scripted instances ----
 
-/// All instances so far. Clones share them.
+/// All instances so far. Clones of this value share one list.
 #[derive(Clone, Default)]
 struct Instances {
     all: Arc<Mutex<Vec<ScriptedState>>>,
@@ -339,7 +339,7 @@ impl Instances {
         self.all.lock().unwrap().last().map_or(0, |last| last.term)
     }
 
-    /// The module of the instance that runs in the first election, if any.
+    /// The module of the latest instance that still runs, if any.
     fn running_module(&self) -> Option<Digest> {
         self.all.lock().unwrap().iter().rfind(|one| !one.is_gone).map(|one| one.module)
     }
@@ -359,7 +359,7 @@ impl Instances {
         self.ignore_stops.store(true, Ordering::Relaxed);
     }
 
-    /// Makes the instance of a term end by itself, with this result.
+    /// Makes the instance of this term end by itself, with the result `end`.
     fn end(&self, term: Term, end: End) {
         let mut all = self.all.lock().unwrap();
         all.iter_mut().find(|one| one.term == term).expect("an instance").end(end);
@@ -489,7 +489,7 @@ impl Drop for ScriptedInstance {
 
 // ---- modules ----
 
-/// Prepares modules in this process. Compiles each module once for all tests.
+/// Prepares modules in this process. All tests share the results, so each module is compiled only once.
 struct InProcess;
 
 static PREPARED: LazyLock<Mutex<HashMap<Digest, Module>>> = LazyLock::new(Mutex::default);

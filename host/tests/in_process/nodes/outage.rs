@@ -1,4 +1,4 @@
-//! A leader that cannot reach the store, while others can.
+//! Tests of a leader that cannot reach the store, while the other nodes can.
 
 use super::*;
 
@@ -10,7 +10,7 @@ async fn leader_keeps_its_term_when_outage_is_short() {
     let beta = fleet.start("beta");
     fleet.is_ready(&beta).await;
     let longest = timing().tolerated_outage();
-    // The outages begin at different moments between two renewals.
+    // Begin the outages at different times between two renewals.
     for moment in 0..100 {
         sleep(LEASE + LEASE / 600 * moment).await;
         alpha.network.cut(true);
@@ -27,7 +27,7 @@ async fn cut_off_leader_ends_before_another_begins() {
     let fleet = Fleet::new(&["fleet"]).await;
     let mut nodes: Vec<TestNode> = ["alpha", "beta", "gamma"].map(|name| fleet.start(name)).into();
     let mut last = 0;
-    // At each start of an instance, the fleet checks that no other instance can still act.
+    // Whenever an instance starts, the fleet checks that no other instance can still act.
     for _ in 0..30 {
         until("a leader", || (fleet.instances.latest() > last).then_some(())).await;
         let leader = nodes.iter().position(|node| node.name == fleet.instances.leader()).unwrap();
@@ -40,7 +40,7 @@ async fn cut_off_leader_ends_before_another_begins() {
         nodes[leader].network.cut(false);
         last = fleet.instances.latest();
         let leader = nodes.iter().position(|node| node.name == fleet.instances.leader()).unwrap();
-        // The next leader hands off in an orderly way.
+        // Shut the new leader down, so that it hands off in an orderly way, and start its node again.
         let name = nodes[leader].name.clone();
         nodes.remove(leader).end().await;
         nodes.push(fleet.start(&name));

@@ -1,4 +1,4 @@
-//! Preference among nodes for a free lease: priorities, preemption and the limit of leaderships.
+//! Tests of the preference among nodes for a free lease: priorities, preemption and the limit of leaderships.
 
 use super::*;
 

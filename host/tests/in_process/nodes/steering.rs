@@ -1,4 +1,4 @@
-//! Tests of steering while the leader is alive, ignores the request to stop, is idle or has crashed. Also tests
+//! Tests of steering: with a leader that is alive, ignores the stop request, is idle, or has crashed. Other tests use
 //! steering objects that are damaged or restored from a backup.
 
 use baton_node::steering::operator::NoEffect;
@@ -8,7 +8,7 @@ use super::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Starts alpha, which leads, and then the other nodes.
+/// Starts alpha, waits until it leads, and then starts the other nodes.
 async fn led_by_alpha<const N: usize>(others: [&str; N]) -> (Fleet, TestNode, [TestNode; N], Term) {
     let fleet = Fleet::new(&["fleet"]).await;
     let alpha = fleet.start("alpha");
@@ -33,7 +33,8 @@ async fn step_down_hands_over_and_reports_its_reason() {
     assert_eq!(stopping["reason"], "step-down");
     assert!(stopping["message"].as_str().unwrap().contains("kernel update"), "{stopping:?}");
     fleet.announced(&alpha, |announcement| announcement.ineligible.as_deref() == Some("stepped-down")).await;
-    // No other node can take over from beta, so beta leads again afterwards.
+    // Alpha is still ineligible, so no node can take over from beta. After its own step-down, beta therefore leads
+    // again.
     let term = fleet.leads(&beta).await;
     fleet.steer(SteeringCommand::StepDown(Duration::from_secs(3))).await.unwrap();
     beta.event("eligible", |_| true).await;
@@ -52,7 +53,7 @@ async fn no_node_leads_while_election_is_suspended() {
         );
         fleet.announced(node, |announcement| announcement.ineligible.as_deref() == Some("suspended")).await;
     }
-    // A node that starts now reads the suspension before it acquires the free lease.
+    // A node that starts now must read the suspension before it acquires the free lease.
     let gamma = fleet.start("gamma");
     gamma.event("ineligible", |event| event["cause"] == "suspended").await;
     for command in [SteeringCommand::StepDown(HOUR), SteeringCommand::Transfer("alpha".to_owned())] {
@@ -76,7 +77,7 @@ async fn lease_is_transferred_to_the_named_node() {
     assert!(matches!(fleet.steer(to("omega")).await, Err(NoEffect::Refused(_))));
     fleet.steer(to("alpha")).await.unwrap();
     for node in [&others[2], &others[0], &others[1]] {
-        // A node may still be ineligible because of the previous transfer.
+        // The node may still be ineligible because of the previous transfer, so wait first.
         fleet.is_ready(node).await;
         fleet.steer_because(to(&node.name), Some("a test")).await.unwrap();
         let term = fleet.leads(node).await;
@@ -107,7 +108,7 @@ async fn commands_wait_for_expiry_when_leader_is_dead() {
     let (fleet, alpha, [beta, gamma, delta], term) = led_by_alpha(["beta", "gamma", "delta"]).await;
     alpha.crash();
     let transfer = fleet.steer(SteeringCommand::Transfer("beta".to_owned())).await;
-    // When the lease expires, a node that has not read the request yet may become the leader instead.
+    // When the lease expires, a node that has not read the command yet may become the leader instead of beta.
     let second = until("a leader", || Some(fleet.instances.latest()).filter(|latest| *latest > term)).await;
     assert_eq!(transfer.is_ok(), fleet.instances.leader() == "beta", "{transfer:?}");
     let mut rest = vec![beta, gamma, delta];
@@ -149,7 +150,7 @@ async fn idle_leader_steps_down_and_keeps_its_pause() {
     fleet.is_ready(&beta).await;
     fleet.steer(SteeringCommand::StepDown(2 * HOUR)).await.unwrap();
     beta.event("next_term", |_| true).await;
-    // A crash does not make the job run early, either.
+    // If the new leader crashes, its successor also waits for the rest of the pause before it runs the job again.
     let gamma = fleet.start_with("gamma", paused);
     fleet.is_ready(&gamma).await;
     beta.crash();
@@ -175,7 +176,7 @@ async fn damaged_steering_is_reported_once_and_replaced() {
     assert_eq!(fleet.instances.latest(), term, "the known suspension stays in force");
     fleet.steer(SteeringCommand::Resume).await.unwrap();
     fleet.leads(&alpha).await;
-    // No command replaces an object with a newer format.
+    // No command replaces a steering object that has a newer format.
     fleet.write_steering(Bytes::from_static(b"{\"format\":2,\"suspended\":true}")).await;
     until("the second error", || (errors() == 2).then_some(())).await;
     for command in [SteeringCommand::Resume, SteeringCommand::Suspend, SteeringCommand::StepDown(HOUR)] {

@@ -9,7 +9,7 @@ use super::{offer, preparer};
 
 /// A preparer with a cache in `folder`.
 fn with_cache(folder: &Path) -> Preparer {
-    // As on a host, the key is not next to the entries.
+    // Keep the key outside the cache folder, as a host does.
     let key = folder.with_extension("key");
     Preparer { cache: Some(Cache::open(folder, &key).unwrap()), ..preparer() }
 }
@@ -24,7 +24,7 @@ async fn cached_module_is_not_compiled_again() {
     let cache = folder.path().join("cache");
     let first = with_cache(&cache).prepare(&offer(command(1))).await.unwrap();
     assert!(!first.cached);
-    // The next preparer has only the cache, as after a restart of the host, and no compiler.
+    // The next preparer has the same cache, like a host after a restart, but no working compiler.
     let compiler = Compiler::in_program("/nowhere/baton".into());
     let again = Preparer { compiler: compiler.clone(), ..with_cache(&cache) };
     let second = again.prepare(&offer(command(1))).await.unwrap();
@@ -68,7 +68,7 @@ async fn concurrent_processes_share_a_cache() {
     let folder = tempfile::tempdir().unwrap();
     let cache = folder.path().join("cache");
     let mut tasks = tokio::task::JoinSet::new();
-    // Each task has its own compiler, as separate processes do.
+    // Each task has its own preparer and compiler, as separate host processes do.
     for task in 0..6 {
         let preparer = with_cache(&cache);
         tasks.spawn(async move {

@@ -14,10 +14,10 @@ use super::modules::{command, component, core_command, slow};
 use super::patience::Patience;
 use super::{offer, preparer, program};
 
-/// More CPU time than any compilation here needs.
+/// More CPU time than any compilation in these tests needs.
 const ENOUGH: Duration = Duration::from_secs(60);
 
-/// A preparer whose compiler is a shell script of these lines.
+/// A preparer whose compiler is a shell script with these lines.
 fn script(lines: &str) -> (TempDir, Preparer) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("compiler");
@@ -98,7 +98,7 @@ async fn invalid_module_is_refused_without_compiling() {
 async fn compiler_reports_damaged_modules() {
     let whole = command(1);
     let mut flipped = whole.clone();
-    // This byte is in the preamble of the core module.
+    // This byte belongs to the preamble of the core module inside the component.
     flipped[11] = 0x7f;
     for damaged in [whole[..whole.len() - 1].to_vec(), whole[..20].to_vec(), flipped, b"\0asm\x01\0\0\0".to_vec()] {
         match refused(&preparer(), damaged).await {
@@ -117,7 +117,7 @@ async fn compiler_refuses_component_that_needs_gigabytes() {
     }
 }
 
-/// A component with 18 nested levels, each instantiated twice. The host would have to count 2^18 instances.
+/// A component with 18 nested levels. Each level is instantiated twice. The host would have to count 2^18 instances.
 fn bomb() -> Vec<u8> {
     let innermost = "(component (core module $m) (core instance (instantiate $m)) (core instance (instantiate $m)))";
     let nested = (0..17).fold(innermost.to_owned(), |inner, _| {
@@ -136,7 +136,7 @@ async fn compilation_stops_at_its_cpu_limit() {
     assert!(matches!(refused, PrepareError::TooSlow(_)) && !refused.may_pass(), "{refused}");
     assert!(refused.to_string().contains("--compile-timeout"), "{refused}");
     assert!(!runs(&process(folder.path()).await));
-    // From here on, a compilation has enough time.
+    // With a higher limit, the same preparer can compile the next module.
     preparer.compile_timeout = ENOUGH;
     preparer.prepare(&offer(command(1))).await.unwrap();
 }
@@ -154,10 +154,11 @@ async fn slow_module_does_not_delay_others() {
     assert!(task.await.unwrap_err().is_cancelled());
 }
 
-/// A stopped compiler uses no CPU time, like a compiler on a busy machine.
+/// Simulates a busy machine with a stopped compiler, because a stopped process gets no CPU time, either.
 #[tokio::test]
 async fn module_is_not_blamed_when_machine_is_too_busy() {
-    // The process stops itself at its start. The test continues it after more time than its limit.
+    // The compiler process stops itself when it starts. The test continues the process only after a time that exceeds
+    // the compile timeout.
     let stopped = "echo $$ >pid.new; mv pid.new pid; kill -STOP $$;";
     let (folder, mut preparer) = script(&format!("{stopped} exec {} \"$@\"", program().display()));
     preparer.compile_timeout = Duration::from_secs(2);
@@ -190,7 +191,7 @@ async fn inspect_uses_the_same_compiler() {
     assert_eq!(found.digest, baton_store::Digest::of(&command(1)));
     let found = inspect(core_command(), ENOUGH).await.unwrap();
     assert!(found.runs && found.wrapped.is_some() && found.imports.iter().all(|import| import.granted), "{found:?}");
-    // A module that cannot run is described, too.
+    // `inspect` also describes a module that cannot run.
     let found = inspect(component("", "baton:host/task@0.2.0"), ENOUGH).await.unwrap();
     assert!(!found.runs && found.exports == ["baton:host/task@0.2.0"] && found.problems.len() == 1, "{found:?}");
     for (bad, says) in [(bomb(), "steps"), (b"no module".to_vec(), "-x y.wasm is not WebAssembly")] {
@@ -248,7 +249,8 @@ async fn compiler_process_has_limits() {
     until("its memory is limited", || limited("Max address space", "4294967296")).await;
     until("no cores are dumped", || limited("Max core file size", "0")).await;
     assert!(!limits().lines().any(|line| line.starts_with("Max cpu time") && line.contains("unlimited")));
-    // The nice value is the 19th field of the file. The first two fields end with the last parenthesis.
+    // The nice value is the 19th field of `stat`. The last parenthesis ends the second field, so it is the 17th field
+    // after that.
     let nice = || {
         let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
         stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(16)?.parse().ok()).unwrap_or(0)
@@ -293,7 +295,7 @@ async fn broken_compiler_is_reported_with_its_cause() {
         assert!(matches!(refused, PrepareError::Broken(_)), "{lines}: {refused:?}");
         assert!(refused.to_string().contains(says), "{lines}: {refused}");
     }
-    // The kernel's OOM killer does this if a container has less memory than a compiler may use.
+    // The kernel's OOM killer sends SIGKILL if a container has less memory than a compiler may use.
     let (_folder, preparer) = script("kill -9 $$");
     let killed = refused(&preparer, command(1)).await;
     assert!(matches!(killed, PrepareError::Killed) && killed.may_pass(), "{killed:?}");
@@ -304,7 +306,7 @@ async fn broken_compiler_is_reported_with_its_cause() {
     let compiler = preparer.compiler.clone().with_min_lifetime(Duration::from_secs(1));
     let preparer = Preparer { compile_timeout: Duration::from_millis(100), compiler, ..preparer };
     assert!(matches!(refused(&preparer, command(1)).await, PrepareError::Starved { .. }));
-    // SIGXCPU from the kernel has the same effect as the compiler's own exit status.
+    // A compiler that the kernel ends with SIGXCPU is reported like one that notices its CPU limit itself.
     let (_folder, preparer) = script("kill -XCPU $$");
     assert!(matches!(refused(&preparer, command(1)).await, PrepareError::TooSlow(_)));
 }

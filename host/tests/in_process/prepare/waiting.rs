@@ -1,4 +1,4 @@
-//! Tests of [`Patience`], on which all tests rely.
+//! Tests of [`Patience`], which all other tests use for their timeouts.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};

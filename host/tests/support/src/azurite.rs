@@ -15,9 +15,9 @@ pub struct Azurite {
 impl Azurite {
     /// Starts an emulator that keeps its data in memory. Installs Azurite first if it is missing.
     ///
-    /// Each write takes memory until Azurite's next sweep. Azurite sweeps every 10 minutes, and answers no request
-    /// meanwhile. The duration of a sweep is proportional to the square of the number of writes: 2 s for 2,000 writes,
-    /// 10 minutes for 35,000.
+    /// Azurite keeps the memory of each write until its next sweep. It sweeps every 10 minutes, and answers no requests
+    /// during a sweep. The duration of a sweep is proportional to the square of the number of writes: 2 s for 2,000
+    /// writes, 10 minutes for 35,000.
     ///
     /// # Panics
     /// If Azurite cannot be installed or started: a suite that passes without its server shows nothing.
@@ -25,8 +25,8 @@ impl Azurite {
         Self::start_with(&["--inMemoryPersistence"])
     }
 
-    /// Starts an emulator that keeps its data in files of `folder`. Many writes share a file, so a sweep is short.
-    /// Tests that write for more than 10 minutes need this emulator.
+    /// Starts an emulator that keeps its data in files of `folder`. Many writes share one file, so a sweep takes little
+    /// time. Tests that write for more than 10 minutes need this emulator.
     pub fn start_in(folder: &Path) -> Self {
         Self::start_with(&["--location", folder.to_str().expect("a folder whose path is text")])
     }
@@ -43,7 +43,8 @@ impl Azurite {
                 script.display()
             );
         }
-        // Another process may take the port first. Azurite then exits, and the next attempt uses another port.
+        // Another process may take the port before Azurite does. Azurite then exits, and the next attempt uses another
+        // port.
         (0..5)
             .find_map(|_| Self::start_at(&program, persistence, free_port()))
             .expect("Azurite does not start on any port")

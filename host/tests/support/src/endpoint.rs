@@ -22,12 +22,13 @@ pub struct Answer {
 }
 
 impl Endpoint {
-    /// Returns an unused address. It is for a node whose log, which reports the address, is not read.
+    /// Returns an unused address, for a node whose log the test does not read. For other nodes, [`Self::of`] finds the
+    /// address in the log.
     pub fn free() -> Self {
         Self((crate::loopback(), free_port()).into())
     }
 
-    /// The endpoint that `node` logs when it starts.
+    /// Returns the endpoint whose address `node` logs when it starts.
     pub fn of(node: &Node) -> Self {
         let endpoint =
             node.event("its endpoint", |event| event.name == "listening" && event.text("purpose") == "admin");
@@ -63,7 +64,7 @@ impl Endpoint {
     }
 
     /// Repeats a GET request for a path until the answer has this status. Ignores failed connections, because the
-    /// endpoint closes connections if it has too many.
+    /// endpoint closes some of its connections if it has too many.
     pub fn ask_until(self, path: &str, status: u16) -> Answer {
         until(&format!("{path} to answer {status}"), || {
             let answer = self.send(&get("node", path)).map_err(|error| error.to_string())?;
@@ -76,7 +77,7 @@ fn get(host: &str, path: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").into()
 }
 
-/// The value of the only sample with this name and these labels in a page of metrics.
+/// Returns the value of the only sample called `name` in a page of metrics. `name` includes the sample's labels.
 pub fn sample(page: &str, name: &str) -> f64 {
     let found: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).collect();
     assert_eq!(found.len(), 1, "{name} in:\n{page}");

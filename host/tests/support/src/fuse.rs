@@ -1,5 +1,5 @@
-//! A FUSE file system that the test serves itself: a folder with one empty file. Writes to the file hang until the test
-//! answers them.
+//! A FUSE file system for which the test's own process is the server. It contains one folder with one empty file.
+//! Writes to the file hang until the test answers them.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -22,7 +22,7 @@ pub struct Fuse {
     server: Option<JoinHandle<()>>,
 }
 
-/// A write that the test has not answered yet. Dropping it answers the write, because otherwise nothing could end the
+/// A write that the test has not answered yet. Dropping it answers the write. Otherwise, even SIGKILL could not end the
 /// writing process.
 pub struct HungWrite {
     device: File,
@@ -89,17 +89,17 @@ fn serve(mut device: File, file: &str, hang: &Sender<HungWrite>) {
         let node = u64::from_ne_bytes(bytes[16..24].try_into().expect("eight bytes"));
         let name = || bytes[40..length].split(|byte| *byte == 0).next();
         let reply = match number(4) {
-            // All validity times are 0, so that the kernel caches neither names nor attributes.
+            // All validity times in the answer are 0, so that the kernel caches neither names nor attributes.
             LOOKUP if name() == Some(file.as_bytes()) => Ok([words(&[2, 0, 0, 0, 0]), attributes(2)].concat()),
             LOOKUP => Err(-2), // ENOENT
             GETATTR | SETATTR => Ok([words(&[0, 0]), attributes(node)].concat()),
             STATFS => Ok(vec![0; 80]),
-            // Answers with a handle and with FOPEN_DIRECT_IO, so that the kernel caches no contents.
+            // The answer consists of a handle and the flag FOPEN_DIRECT_IO, so that the kernel caches no contents.
             OPEN => Ok([0_u64, 1].map(u64::to_ne_bytes).concat()),
             FLUSH | RELEASE => Ok(vec![]),
             WRITE => {
                 let device = device.try_clone().expect("a descriptor");
-                // If the test no longer waits, `send` fails and drops the write, which answers it.
+                // If the test no longer waits for writes, `send` fails and drops the write. Dropping it answers it.
                 let _ = hang.send(HungWrite { device, request, size: number(56) });
                 continue;
             }

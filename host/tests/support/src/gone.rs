@@ -14,7 +14,8 @@ pub async fn gone(instance: &mut Instance) -> Gone {
         }
     };
     Patience::of_future(gone).await.unwrap_or_else(|_| {
-        // A panic would hang, because it would drop the runtime, which would wait for a guest that cannot be ended.
+        // Abort instead of panicking. A panic would drop the runtime, and that would wait forever for a guest that
+        // cannot be ended.
         eprintln!("the instance is never gone");
         std::process::abort()
     })

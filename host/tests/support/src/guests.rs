@@ -19,7 +19,7 @@ pub enum Guest {
     Loops,
     /// Keeps printing after a stop request. The last line is always incomplete.
     IgnoresStop,
-    /// Waits in a call to the host that does not return.
+    /// Calls the host to sleep for days, and so never returns.
     WaitsForEver,
     /// Prints as fast as it can, forever.
     Floods,
@@ -56,7 +56,7 @@ pub enum Guest {
 }
 
 impl Guest {
-    /// The guest's component. The first call builds all of them.
+    /// The guest's component. The first call builds the components of all guests.
     pub fn module(self) -> PathBuf {
         match self {
             Self::KeepsHistory | Self::SavesTooMuch => components().join("examples/keeper.wasm"),
@@ -64,7 +64,7 @@ impl Guest {
         }
     }
 
-    /// The component's bytes, changed so that each `n` yields another module with the same code.
+    /// The component's bytes, changed such that each `n` yields a different module with the same code.
     pub fn build(self, n: u8) -> Vec<u8> {
         numbered(std::fs::read(self.module()).expect("the guest"), n)
     }
@@ -72,8 +72,8 @@ impl Guest {
     /// The environment variables that select the behavior and its interval.
     pub fn env(self) -> [(&'static str, &'static str); 2] {
         let beat = match self {
-            // A host keeps only a few thousand lines. With this interval, the relevant lines are still there when a
-            // slow browser requests them.
+            // A host keeps only a few thousand lines. With this interval, it still has the relevant lines when a slow
+            // browser requests them.
             Self::Logs => "1000",
             _ => "20",
         };
@@ -138,7 +138,7 @@ pub fn asks_over_http() -> PathBuf {
     with_http().join("http_fixture.wasm")
 }
 
-/// The guest that is built in many versions.
+/// The guest that tests turn into many versions.
 pub fn versions() -> PathBuf {
     with_http().join("examples/versions.wasm")
 }
@@ -159,7 +159,7 @@ fn with_http() -> &'static Path {
 }
 
 fn build(package: &str, architecture: &str) -> PathBuf {
-    // `make` builds guests in the same folder, so their build dependencies are compiled once.
+    // Use the folder in which `make` builds guests, too. Their build dependencies are then compiled only once.
     let target = crate::target();
     let built = Command::new(env!("CARGO"))
         .args(["build", "--package", package, "--lib", "--bins", "--examples", "--release", "--target", architecture])

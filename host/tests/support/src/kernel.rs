@@ -28,7 +28,7 @@ impl Lacks {
     }
 }
 
-/// Makes `command` and all of its descendants run as on a kernel that lacks `lacks`.
+/// Makes `command` and all of its descendants run as if the kernel did not support `lacks`.
 pub fn without(command: &mut Command, lacks: Lacks) {
     let filter = filter(lacks);
     let begin = move || seccompiler::apply_filter(&filter).map_err(io::Error::other);

@@ -4,9 +4,10 @@
 //! - the coordinators that hosts run (`guests`, `modules`)
 //! - external services (`azurite`, `registry` with `publisher`, `minisign`, `fuse`; `server` finds ports for them)
 //! - faults of the network (`proxy`) and old kernels (`kernel`)
-//! - waiting with a limit that adapts to the machine (`patience`)
+//! - timeouts that adapt to the speed of the machine (`patience`)
 //!
-//! The crate only works in integration tests and benchmarks, because cargo puts their programs next to `baton`.
+//! The crate finds the program `baton` relative to the running program. It therefore only works in integration tests
+//! and benchmarks, whose programs cargo puts into `deps` next to `baton`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails if it cannot continue")]
 #![allow(clippy::disallowed_methods, reason = "nobody suspends the machine during a test")]
@@ -49,7 +50,7 @@ pub fn target() -> &'static Path {
     profile().parent().expect("a profile is in the target folder")
 }
 
-/// A folder for files that other tests and later runs also use. It is cargo's `CARGO_TARGET_TMPDIR`.
+/// A folder for files that tests share with each other and with later runs. It is cargo's `CARGO_TARGET_TMPDIR`.
 pub fn scratch() -> &'static Path {
     static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
         let folder = target().join("tmp");

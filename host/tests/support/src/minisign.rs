@@ -29,7 +29,7 @@ impl Signer {
         self.sign_with(bytes, &[])
     }
 
-    /// Signs the bytes themselves instead of their hash, as old versions of minisign did.
+    /// Signs the bytes themselves, as old versions of minisign did. Current versions sign a hash of the bytes.
     pub fn sign_legacy(&self, bytes: &[u8]) -> String {
         self.sign_with(bytes, &["-l"])
     }

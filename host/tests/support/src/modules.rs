@@ -1,7 +1,7 @@
 //! Modules generated for tests.
 
-/// Returns a custom section with these contents, which must be shorter than 100 bytes. A module with this section
-/// appended is another module with the same code.
+/// Returns a custom section with these contents, which must be shorter than 100 bytes. Appending this section to a
+/// module makes it a different module with the same code.
 pub fn section(contents: impl AsRef<[u8]>) -> Vec<u8> {
     let contents = contents.as_ref();
     // The section's id, its size, the length of its name, its name, and its contents.
@@ -15,7 +15,7 @@ pub fn numbered(mut module: Vec<u8>, n: impl ToString) -> Vec<u8> {
     module
 }
 
-/// A program that does nothing and succeeds. Each number yields another module.
+/// A program that does nothing and succeeds. Each number yields a different module.
 pub fn command(number: u32) -> Vec<u8> {
     component(&format!("(func (export \"number\") (result i32) i32.const {number})"), "wasi:cli/run@0.2.0")
 }

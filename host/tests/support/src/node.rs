@@ -1,8 +1,8 @@
 //! Runs the real `baton` binary and reads its log into a [`Journal`].
 //!
 //! All nodes of a test share one journal, so that the test can wait for events of the fleet as well as of one node.
-//! Wait only for conditions that stay true. Waits use [`Patience`], so they cannot check how long something takes.
-//! Dropping a [`Node`] kills its process.
+//! Wait only for conditions that stay true, because a wait may check them late. Waits use [`Patience`], so they cannot
+//! measure how long something takes. Dropping a [`Node`] kills its process.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Write as _};
@@ -65,17 +65,17 @@ impl Event {
         }
     }
 
-    /// True if the node has established a link to the leader.
+    /// True if this event reports that the node has established a link to the leader.
     pub fn is_linked(&self) -> bool {
         self.name == "link" && self.fields["up"] == true
     }
 
-    /// True if this event is the start of an instance that replaces one of another version.
+    /// True if this event reports the start of an instance that replaces an instance of another version.
     pub fn is_swap(&self) -> bool {
         self.name == "started" && self.fields["replaces"].is_string()
     }
 
-    /// True if the node has become ineligible for this cause.
+    /// True if this event reports that the node has become ineligible for this cause.
     pub fn is_ineligible(&self, cause: &str) -> bool {
         self.name == "ineligible" && self.text("cause") == cause
     }
@@ -104,8 +104,8 @@ impl Journal {
         self.wait_for_the_last(what, |events| test(events).ok_or(0))
     }
 
-    /// Like [`Journal::wait`], but for a condition that takes long to reach. Until then, `test` returns the progress so
-    /// far as `Err`. The timeout restarts whenever the progress grows.
+    /// Like [`Journal::wait`], but for a condition that takes long to reach. Until the condition is met, `test` returns
+    /// the progress so far as `Err`. Whenever the progress grows, the timeout restarts.
     pub fn wait_for_the_last<T>(&self, what: &str, mut test: impl FnMut(&[Event]) -> Result<T, u64>) -> T {
         let (mut patience, mut furthest) = (Patience::default(), 0);
         let mut events = self.lock();
@@ -122,7 +122,7 @@ impl Journal {
                 drop(events);
                 self.fail(&format!("waited in vain for {what}"));
             }
-            // Polls, too, because a line that replaces another one causes no notification.
+            // Poll as well, because `push` sends no notification if a line replaces another one.
             let poll_interval = Duration::from_millis(100);
             events = self.shared.1.wait_timeout(events, poll_interval).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -144,7 +144,7 @@ impl Journal {
         let mut repeated = 0;
         let events = self.events();
         for (i, event) in events.iter().enumerate() {
-            // Guests print many lines. Of a series, keep the first and the last.
+            // Guests print many lines. From each series of output lines, keep only the first and the last.
             let is_output = |e: Option<&Event>| e.is_some_and(|e| e.name == "output" && e.from == event.from);
             if is_output(Some(event)) && i > 0 && is_output(events.get(i - 1)) && is_output(events.get(i + 1)) {
                 repeated += 1;
@@ -158,8 +158,9 @@ impl Journal {
         panic!("{why}; the log:\n{log}");
     }
 
-    /// Adds an event. If several output lines within 10 ms differ only in their digits, keeps the first and the last:
-    /// how many there are depends on how busy the machine is. Keeps all other events, because a test may wait for them.
+    /// Adds an event. If several output lines within 10 ms differ only in their digits, keeps only the first and the
+    /// last, because the number of such lines depends on how busy the machine is. Keeps all other events, because a
+    /// test may wait for them.
     fn push(&self, event: Event) {
         let mut events = self.lock();
         let without_digits = |event: &Event| event.text("line").replace(|c: char| c.is_ascii_digit(), "");
@@ -195,8 +196,8 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Prepares `baton run` as node `name`, with `home` as its home and working folder. It inherits only `PATH` from
-    /// this process's environment. Its admin endpoint listens on a free port of [`crate::loopback`].
+    /// Prepares `baton run` as node `name`, with `home` as its home and working folder. The host inherits only `PATH`
+    /// from this process's environment. Its admin endpoint listens on a free port of [`crate::loopback`].
     pub fn run(name: &str, home: &Path, journal: &Journal) -> Self {
         let mut command = baton(home);
         command.args(["run", "--node", name, "--log-format", "json"]);
@@ -210,7 +211,7 @@ impl Launch {
         Self { name: name.to_string(), journal: journal.clone(), command }
     }
 
-    /// A host that `command` starts.
+    /// Prepares a host that `command` starts.
     pub fn of(name: &str, command: Command, journal: &Journal) -> Self {
         Self { name: name.to_string(), journal: journal.clone(), command }
     }
@@ -266,8 +267,8 @@ impl Launch {
         self
     }
 
-    /// Starts the host through `program`, which receives `args` and then the host's command. It must exec that command,
-    /// so that the host keeps the pid.
+    /// Starts the host through `program`, which receives `args` and then the host's command. `program` must exec that
+    /// command, so that the host keeps the pid.
     #[must_use]
     pub fn beginning_as(mut self, program: &str, args: &[&str]) -> Self {
         let mut inside = Command::new(program);
@@ -322,7 +323,8 @@ impl Launch {
         node
     }
 
-    /// Starts the host without reading its log. Its stderr, a pipe, fills up until [`Node::read`] is called.
+    /// Starts the host without reading its log. The host's stderr is a pipe, which fills up until the test calls
+    /// [`Node::read`].
     pub fn start_unread(mut self) -> Node {
         self.command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = self.command.spawn().expect("the binary starts");
@@ -371,7 +373,7 @@ impl Node {
         kill_process(Pid::from_child(&self.child), signal).expect("the process can be signalled");
     }
 
-    /// Stops all processes of the node, like a paused machine.
+    /// Stops all processes of the node, as if its machine were paused.
     pub fn pause(&self) {
         self.pause_host();
         self.children("").into_iter().for_each(|child| kill_process(child, Signal::STOP).expect("it can be stopped"));
@@ -388,7 +390,7 @@ impl Node {
         self.children("baton-runner")
     }
 
-    /// The template processes. Each holds one linked version, and forks its runners.
+    /// The template processes. Each holds one linked version, and forks the runners of that version.
     pub fn templates(&self) -> Vec<Pid> {
         self.children("baton-template")
     }
@@ -400,19 +402,20 @@ impl Node {
         named.filter_map(Pid::from_raw).collect()
     }
 
-    /// Stops the host's process, but not during a request to the embedded store: the host would keep SQLite's lock, and
-    /// no other node could take over.
+    /// Stops the host's process at a moment in which it holds no lock of the embedded store. Otherwise the host would
+    /// keep SQLite's lock, and no other node could take over.
     pub fn pause_host(&self) {
         until(&format!("a moment in which {} has locked no file", self.name), || {
             self.signal(Signal::STOP);
-            // Waits until all threads have stopped, because a thread that still runs may take a lock.
+            // Wait until all threads have stopped, because a thread that still runs may take a lock.
             waitid(WaitId::Pid(Pid::from_child(&self.child)), WaitIdOptions::STOPPED).expect("it stops");
             let locks = self.record_locks();
             if locks.is_empty() {
                 return Ok(());
             }
             self.signal(Signal::CONT);
-            // A request takes a few milliseconds. If the host were stopped again at once, it would make no progress.
+            // A request to the store takes a few milliseconds. If the host were stopped again at once, the request
+            // would make no progress.
             std::thread::sleep(Duration::from_millis(20));
             Err(locks)
         });
@@ -470,7 +473,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // SIGKILL ends a stopped process, too. Both calls fail only if the process has been reaped.
+        // SIGKILL also ends a stopped process. Both calls fail only if the process has already been reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if let Some(reader) = self.reader.take() {
@@ -512,12 +515,14 @@ fn make_cache_key(home: &Path) {
     }
 }
 
-/// The `baton` binary in folder `home`. It inherits only `PATH` from this process's environment.
+/// A command that runs the `baton` binary in the folder `home`. The process inherits only `PATH` from this process's
+/// environment.
 pub fn baton(home: &Path) -> Command {
     at_home(&crate::baton_binary(), home)
 }
 
-/// `program` in folder `home`. It inherits only `PATH` from this process's environment.
+/// A command that runs `program` in the folder `home`. The process inherits only `PATH` from this process's
+/// environment.
 pub fn at_home(program: &Path, home: &Path) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
@@ -529,7 +534,8 @@ pub fn at_home(program: &Path, home: &Path) -> Command {
 pub fn children_of(parent: u32) -> Vec<i32> {
     let is_child = |pid: &i32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The state and the parent are the third and the fourth field, after the name in parentheses.
+        // The process's state and its parent are the third and the fourth field. They follow the name, which is in
+        // parentheses.
         let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         let has_exited = fields.next() == Some("Z");
         !has_exited && fields.next().and_then(|field| field.parse().ok()) == Some(parent)
@@ -545,7 +551,8 @@ pub fn with_mounts(command: &Command, setup: &str) -> Command {
     after(unshare, command, setup)
 }
 
-/// `command` with a limit on its descriptors, as arguments of `ulimit`: `-Sn 100`. The process keeps its pid.
+/// `command` with a limit on its descriptors. `limit` holds the arguments of `ulimit`, such as `-Sn 100`. The process
+/// keeps its pid.
 pub fn with_descriptors(command: &Command, limit: &str) -> Command {
     after(Command::new("sh"), command, &format!("ulimit {limit}"))
 }
@@ -573,7 +580,7 @@ pub fn finish_with_input(mut command: Command, input: &[u8]) -> Finished {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the command starts");
     if let Some(mut stdin) = child.stdin.take() {
-        // The write fails if the command closes its input unread.
+        // The write fails if the command closes its input without reading it.
         let _ = stdin.write_all(input);
     }
     let stdout = drain(child.stdout.take());
@@ -599,7 +606,7 @@ pub fn until<T, E: fmt::Debug>(what: &str, mut attempt: impl FnMut() -> Result<T
             Ok(value) => return value,
             Err(error) => assert!(patience.lasts(), "waited in vain for {what}: {error:?}"),
         }
-        // Leaves the CPU to the processes that the test waits for.
+        // Leave the CPU to the processes for which the test waits.
         std::thread::sleep(Duration::from_millis(10));
     }
 }

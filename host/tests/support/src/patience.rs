@@ -3,9 +3,9 @@
 //! No test knows how fast its machine is, or what else the machine runs. A [`Patience`] therefore does not count:
 //!
 //! - time in which a thread of the test or of its child processes waits for a CPU
-//! - time in which a compiler or a build that one of the test's hosts has started makes progress
+//! - time in which a compiler or a build makes progress, if one of the test's hosts has started it
 //!
-//! A wait fails after one minute ([`QUIET`]) of the remaining time. A test that waits for many events in a row calls
+//! A wait fails after one minute ([`QUIET`]) of time that counts. A test that waits for many events in a row calls
 //! [`Patience::renew`] after each.
 
 #![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
@@ -48,7 +48,7 @@ impl Patience {
         Self { limit, since: Meter::read() }
     }
 
-    /// Restarts the timeout, after progress.
+    /// Restarts the timeout. Call this after progress.
     pub fn renew(&mut self) {
         self.since = Meter::read();
     }
@@ -96,10 +96,10 @@ impl Patience {
     }
 }
 
-/// Time and progress since the first reading of this process.
+/// Time and progress since this process took the first reading.
 #[derive(Clone, Copy, Default)]
 struct Meter {
-    /// Time in which no thread of ours waited for a CPU.
+    /// Time in which no thread of this process or its descendants waited for a CPU.
     available: Duration,
     /// CPU time of compilers and builds, in the kernel's ticks. Compilers and builds exit by themselves or because of
     /// their host's limits. Hosts and emulators do not count, because they never exit by themselves.
@@ -123,7 +123,7 @@ impl Meter {
 struct Reading {
     at: Instant,
     meter: Meter,
-    /// Time that each of our threads has waited for a CPU since its start.
+    /// Time that each thread has waited for a CPU since its start, for the threads of this process and its descendants.
     waited: HashMap<u32, Duration>,
     /// CPU time of each builder since its start, in ticks.
     ticks: HashMap<u32, u64>,
@@ -146,7 +146,7 @@ impl Reading {
         let Some(previous) = previous else {
             return Self { at, meter: Meter::default(), waited, ticks };
         };
-        // Our threads may wait for one another, so the longest wait for a CPU delays them all.
+        // These threads may wait for one another, so the longest wait for a CPU delays them all.
         let delays =
             waited.iter().map(|(id, &time)| time.saturating_sub(previous.waited.get(id).copied().unwrap_or_default()));
         let delay = delays.max().unwrap_or_default();
@@ -162,13 +162,13 @@ impl Reading {
 
 struct Process {
     id: u32,
-    /// True for a process that exits by itself and is a grandchild of this one, or a descendant of a grandchild.
+    /// True if the process exits by itself and is neither this process nor one of its direct children.
     is_builder: bool,
     ticks: u64,
 }
 
-/// Prefixes of the names of processes that run as long as their parents: the processes of hosts and browsers. A
-/// leader's runner always makes progress. If it counted as a builder, no wait would time out.
+/// Prefixes of the names of processes that do not exit by themselves: those of hosts and browsers. A leader's runner
+/// always makes progress. If it counted as a builder, no wait would time out.
 const NEVER_DONE: [&str; 2] = ["baton", "chrom"];
 
 /// This process and all of its descendants.
@@ -192,7 +192,8 @@ fn own_processes() -> Vec<Process> {
     found.into_iter().map(|(process, _)| process).collect()
 }
 
-/// A process's parent, its CPU time with that of its reaped children (ticks), and true if it exits by itself.
+/// Returns a process's parent, the CPU time of the process and its reaped children (in ticks), and true if the process
+/// exits by itself.
 fn stat(id: u32) -> Option<(u32, u64, bool)> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     let (before, after) = stat.rsplit_once(") ")?;

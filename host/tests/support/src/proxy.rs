@@ -8,20 +8,21 @@ use std::thread::JoinHandle;
 
 use crate::patience::{LOOK, Patience};
 
-/// The handling of requests and answers.
+/// The way in which the proxy handles requests and answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// Requests and answers pass.
     Pass,
-    /// Requests are read and discarded, so no answer comes.
+    /// The proxy reads and discards requests, so clients get no answers.
     Hang,
     /// Requests pass. Instead of passing the answer, the proxy closes the connection.
     CutAfterRequest,
-    /// Requests are held until the mode changes. They then pass even if the client has closed the connection.
+    /// The proxy holds requests until the mode changes, and then passes them on, even if the client has closed the
+    /// connection.
     HoldRequest,
-    /// Requests pass. Answers are held until the mode changes, even if the client has closed the connection.
+    /// Requests pass. The proxy holds answers until the mode changes, even if the client has closed the connection.
     HoldAnswer,
-    /// All connections are closed, and new ones as soon as they are accepted.
+    /// The proxy closes all connections. It closes new connections as soon as it has accepted them.
     Down,
 }
 
@@ -101,7 +102,7 @@ struct State {
     held: usize,
     answered: u64,
     ended: bool,
-    /// Both ends of each connection, by its number.
+    /// Both ends of each connection. The key is the connection's number.
     streams: HashMap<u64, [TcpStream; 2]>,
 }
 
@@ -199,7 +200,7 @@ fn answers(shared: &Shared, mut server: TcpStream, mut client: TcpStream) {
             state = shared.changed.wait_while(state, waiting).expect("no holder of the lock panics");
             matches!(state.mode, Mode::CutAfterRequest | Mode::Down)
         };
-        // The write fails if the client has closed the connection. The answer is counted anyway.
+        // The write fails if the client has closed the connection. The answer has already been counted.
         if cut || client.write_all(&bytes[..length]).is_err() {
             break;
         }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::registry::{Registry, USER};
 
-/// The repository that the publisher pushes to.
+/// The repository to which the publisher pushes.
 pub const REPOSITORY: &str = "acme/billing";
 
 /// The media type of an image manifest.
@@ -56,7 +56,7 @@ impl Publisher {
     async fn push_blob(&self, blob: &[u8]) -> String {
         let digest = Digest::of(blob).to_string();
         let begun = accepted(self.client.post(self.url("blobs/uploads/"))).await;
-        // The specification allows an absolute URL or a path.
+        // According to the specification, the `Location` may be an absolute URL or a path.
         let mut upload = self.repository.join(begun.headers()[LOCATION].to_str().unwrap()).unwrap();
         upload.query_pairs_mut().append_pair("digest", &digest);
         accepted(self.client.put(upload).body(blob.to_vec())).await;

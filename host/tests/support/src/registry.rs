@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::server::{free_port, has_started};
 
-/// User name and password for a registry that requires authentication. This user may do everything.
+/// User name and password of the only user of a registry that requires authentication. This user may do everything.
 pub const USER: (&str, &str) = ("ali", "open sesame");
 /// [`USER`] as a line of the registry's password file.
 const HTPASSWD: &str = "ali:$2b$04$TLMO4JZJkfJGAsHqEom65OObZAHl0WQpZ.sRm6hMFV12QIFwvAS4O\n";
@@ -36,7 +36,8 @@ impl Registry {
     }
 
     fn start_with(auth: &str) -> Self {
-        // Another process may take the port first. The registry then exits, and the next attempt uses another port.
+        // Another process may take the port before the registry does. The registry then exits, and the next attempt
+        // uses another port.
         for _ in 0..5 {
             let folder = tempfile::tempdir().expect("a temporary folder");
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
@@ -59,7 +60,8 @@ impl Registry {
         self.address
     }
 
-    /// Number of answered requests with this method whose path contains `/path` after the name of a repository.
+    /// Returns the number of answered requests with this method whose path contains `/` and `path` after the
+    /// repository's name.
     pub fn requests(&self, method: &str, path: &str) -> usize {
         let matches = |line: &str| line.contains(&format!("\"{method} /v2/")) && line.contains(&format!("/{path}"));
         self.log().lines().filter(|line| line.starts_with("127.0.0.1 ") && matches(line)).count()
@@ -75,7 +77,7 @@ impl Registry {
         self.folder.path().join(format!("data/docker/registry/v2/blobs/sha256/{}/{sha256}/data", &sha256[..2]))
     }
 
-    /// Stops the registry. The data stays.
+    /// Stops the registry. Its data remains.
     pub fn stop(&mut self) {
         if let Some(mut process) = self.process.take() {
             // The process may have exited by itself.

@@ -14,7 +14,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The timeout of one request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Waits until a server answers requests. Returns false if its process exits first, as it does if its port is taken.
+/// Waits until a server answers requests. Returns false if the server's process exits first, for example because its
+/// port is taken.
 ///
 /// # Errors
 /// [`InVain`] if the server neither answers nor exits.
@@ -28,9 +29,9 @@ pub fn has_started(process: &mut Child, address: SocketAddr) -> Result<bool, InV
     })
 }
 
-/// Returns true if a server answers a request at `address`. An accepted connection alone does not prove this. A process
-/// that another thread is starting may have inherited the listener of [`free_port`], and that listener accepts
-/// connections, too.
+/// Returns true if a server answers a request at `address`. An accepted connection alone does not prove this.
+/// [`free_port`] briefly opens a listener on the port. A process that another thread is starting may have inherited
+/// this listener, which then accepts connections.
 fn answers(address: SocketAddr) -> bool {
     let request = || -> std::io::Result<usize> {
         let mut stream = TcpStream::connect(address)?;
@@ -41,11 +42,12 @@ fn answers(address: SocketAddr) -> bool {
     matches!(request(), Ok(1))
 }
 
-/// A port for a server that cannot choose one itself. It is free, not yet returned in this process, and below the
-/// system's ephemeral ports, so that two tests do not use the same port, and thus the same server.
+/// Returns a free port, for a server that cannot choose one itself. The port is below the system's ephemeral ports, and
+/// this process has not returned it before. Otherwise two tests could get the same port, and one of them would talk to
+/// the other's server.
 pub fn free_port() -> u16 {
     static RETURNED: AtomicU32 = AtomicU32::new(0);
-    // Test processes start at different ports.
+    // Each test process starts its search at a different port.
     let first = std::process::id().wrapping_mul(97);
     let ports = std::iter::repeat_with(|| first.wrapping_add(RETURNED.fetch_add(1, Ordering::Relaxed)));
     let mut ports = ports.map(|number| 20_000 + (number % 10_000) as u16).take(10_000);

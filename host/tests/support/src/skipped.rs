@@ -3,10 +3,11 @@
 use std::fs::OpenOptions;
 use std::io::Write as _;
 
-/// The variable that names the tests that may be skipped under CI, separated by spaces.
+/// The environment variable that lists the tests that may be skipped in CI, separated by spaces.
 const MAY_BE_SKIPPED: &str = "BATON_MAY_SKIP";
 
-/// Reports that the running test is skipped, and why: on stderr, and in the list that `make test` prints at its end.
+/// Reports that the running test is skipped, and the reason: on stderr, and in the list that `make test` prints when it
+/// ends.
 ///
 /// # Panics
 /// If the variable `CI` is set and `BATON_MAY_SKIP` does not name the test.
@@ -17,7 +18,7 @@ pub fn skipped(why: &str) {
     let is_named = may_skip.split_whitespace().any(|name| name == test);
     assert!(std::env::var_os("CI").is_none() || is_named, "{why}, and {MAY_BE_SKIPPED} does not name {test}");
     let line = format!("SKIPPED {test}: {why}\n");
-    // `eprint!` would be captured by the test harness.
+    // Do not use `eprint!`, because the test harness would capture it.
     std::io::stderr().write_all(line.as_bytes()).expect("stderr can be written");
     let list = crate::scratch().join("skipped");
     let mut list = OpenOptions::new().create(true).append(true).open(list).expect("the list can be written");

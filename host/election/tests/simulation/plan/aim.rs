@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Draws faults that occur together with a host's action, or shortly after it.
+/// Draws faults that occur together with a certain action of a host, or shortly after it.
 pub(super) fn draw_aimed(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant) -> Vec<Aimed> {
     let mut aimed = Vec::new();
     if rng.per_mille(650) {
@@ -59,7 +59,8 @@ pub(super) fn draw_aimed(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant) ->
     aimed
 }
 
-/// Draws a gap in the renewals, and a pause when the instance must be stopped, killed or gone.
+/// Draws two faults of a leader: a gap in its renewals, and a pause at the time when its instance must be stopped,
+/// killed or gone.
 fn draw_trouble_at_the_deadline(rng: &mut Rng, from: Instant, host: usize, lease: Duration, aimed: &mut Vec<Aimed>) {
     let moment = Moment::Extends;
     let length = rng.between(lease / 2, lease);
@@ -79,8 +80,8 @@ fn draw_trouble_at_the_deadline(rng: &mut Rng, from: Instant, host: usize, lease
     }
 }
 
-/// Draws a deletion of the record and the end of a host. Afterwards, a term is found almost nowhere except in its
-/// announcement.
+/// Draws a deletion of the record and the end of a host. Afterwards, little except the host's announcement still
+/// contains its term.
 fn draw_end_without_a_trace(rng: &mut Rng, from: Instant, host: usize, lease: Duration, aimed: &mut Vec<Aimed>) {
     let moment = Moment::Starts;
     let deleted = rng.between(lease / 40, lease / 10);
@@ -90,8 +91,8 @@ fn draw_end_without_a_trace(rng: &mut Rng, from: Instant, host: usize, lease: Du
     aimed.push(Aimed { from, host, moment, after: ends, fault: Fault::Shutdown { host, down } });
 }
 
-/// Draws two plans for a standby: another version, and later, as the standby requests the lease, the finished version
-/// again.
+/// Draws two plans for a standby. The first has another version. The second has the finished version again, and arrives
+/// later, when the standby requests the lease.
 fn draw_return_to_what_is_over(rng: &mut Rng, from: Instant, (host, plan): (usize, &HostPlan), aimed: &mut Vec<Aimed>) {
     let publish = |module| Fault::Publish { host, module: Some(module), fallback: None };
     let other = Aimed { from, host, moment: Moment::Asks(Ask::Read), after: Duration::ZERO, fault: publish(2) };
@@ -100,7 +101,7 @@ fn draw_return_to_what_is_over(rng: &mut Rng, from: Instant, (host, plan): (usiz
     aimed.push(Aimed { moment: Moment::Asks(Ask::Acquire), after, fault: publish(plan.module), ..other });
 }
 
-/// Draws a step-down of a leader, followed by a short time without a module.
+/// Draws a leader's step-down, and a short time without a module during the cool-off that follows.
 fn draw_nothing_in_a_cool_off(rng: &mut Rng, from: Instant, (host, plan): (usize, &HostPlan), aimed: &mut Vec<Aimed>) {
     let leaves = Fault::StepDown { host };
     aimed.push(Aimed { from, host, moment: Moment::Extends, after: Duration::ZERO, fault: leaves });
@@ -112,7 +113,8 @@ fn draw_nothing_in_a_cool_off(rng: &mut Rng, from: Instant, (host, plan): (usize
     }
 }
 
-/// Draws one or more pauses of a leader that has ordered a kill, right after it or around the deadline.
+/// Draws one or more pauses of a leader that has ordered a kill. They begin right after the order, or around the
+/// deadline.
 fn draw_pauses_after_a_kill(rng: &mut Rng, from: Instant, (host, lease): (usize, Duration), aimed: &mut Vec<Aimed>) {
     let after = rng.between(Duration::ZERO, lease / 2);
     let kills = rng.pick(&[Fault::Break { period: Duration::ZERO }, Fault::StepDown { host }]);

@@ -9,7 +9,7 @@ use super::*;
 const LAST_COMMAND: Duration = Duration::from_secs(6);
 
 impl Plan {
-    /// The plan of a seed. Each plan omits some kinds of faults, so that the others occur in purer form.
+    /// The plan for a seed. Each plan omits some kinds of faults, so that the other kinds also occur in isolation.
     pub fn from_seed(seed: u64) -> Self {
         let mut rng = Rng::about(&[seed, 1]);
         let mut hosts = draw_hosts(&mut rng);
@@ -25,7 +25,7 @@ impl Plan {
         }
         let notes = if Rng::about(&[seed, 11]).per_mille(500) { Witness::Notes } else { Witness::None };
         let witness = if rng.per_mille(400) { Witness::Sees } else { notes };
-        // If versions change, some of them are bad.
+        // If the plan changes versions, some of the versions are bad.
         if rng.per_mille(500) && faults.iter().any(|(_, fault)| matches!(fault, Fault::Publish { .. })) {
             weather.short_lives = weather.short_lives.max(500);
             weather.failures = weather.failures.max(500);
@@ -229,7 +229,7 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
             }
         };
         faults.push((at, fault));
-        // Faults often occur twice.
+        // Faults often occur twice in a row.
         if rng.per_mille(150) {
             faults.push((at + rng.millis(1, 2000), fault));
         }
@@ -242,7 +242,7 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
     faults
 }
 
-/// Draws, in some plans, a time during which each host has reached its leadership quota. For some hosts, this time
+/// In some plans, draws a time during which each host has reached its leadership quota. For some hosts, this time
 /// starts at the beginning of the run.
 fn draw_letting_others_ask(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, faults: &mut Vec<(Instant, Fault)>) {
     if !rng.per_mille(100) {
@@ -256,7 +256,7 @@ fn draw_letting_others_ask(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, 
     faults.sort_by_key(|(at, _)| *at);
 }
 
-/// Draws, in some plans, different priorities of the hosts, and commands of operators.
+/// In some plans, draws different priorities for the hosts, and operators' commands.
 fn draw_commands(rng: &mut Rng, hosts: &mut [HostPlan], heal_at: Instant, faults: &mut Vec<(Instant, Fault)>) {
     if rng.per_mille(300) {
         hosts.iter_mut().for_each(|host| host.priority = rng.pick(&[0, 50, 90, HIGHEST_PRIORITY]));
@@ -284,7 +284,7 @@ fn draw_commands(rng: &mut Rng, hosts: &mut [HostPlan], heal_at: Instant, faults
     faults.sort_by_key(|(at, _)| *at);
 }
 
-/// Draws a publication that reaches every host within a while. Some hosts receive another one soon after.
+/// Draws a publication that reaches all hosts one after another. Some hosts receive a second one soon after.
 fn draw_publishing(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut Vec<(Instant, Fault)>) -> Fault {
     let mut publishing = Fault::Stall { host: 0 };
     for host in 0..hosts.len() {
@@ -300,8 +300,8 @@ fn draw_publishing(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut 
     publishing
 }
 
-/// Draws a loss of the lease at the time when each host receives a version. The host then receives another version
-/// before the store can have answered.
+/// Draws a loss of the lease, together with a new version for each host. Each host then receives another version before
+/// the store can have answered.
 fn draw_loss_as_versions_come(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut Vec<(Instant, Fault)>) {
     faults.push((at, rng.pick(&[Fault::Seize, Fault::Break { period: Duration::ZERO }])));
     for (host, HostPlan { lease, .. }) in hosts.iter().enumerate() {
@@ -313,8 +313,8 @@ fn draw_loss_as_versions_come(rng: &mut Rng, hosts: &[HostPlan], at: Instant, fa
     }
 }
 
-/// Draws the case for which the wait after a break exists: a leader that cannot learn of the break, and short-lived
-/// candidates.
+/// Draws the case for which a holder must wait after a break: the leader cannot learn of the break, and the candidates
+/// live only briefly.
 fn draw_trouble_after_a_break(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut Vec<(Instant, Fault)>) {
     let cut_off = rng.below(hosts.len() as u64) as usize;
     let length = hosts[cut_off].lease;

@@ -1,4 +1,4 @@
-//! A plan: everything in a run that the elector does not decide. It has the hosts, the faults and their times, the
+//! A plan: everything in a run that the elector does not decide. It contains the hosts, the faults and their times, the
 //! network's effect on each request, and the behavior of each instance. A plan is drawn from a seed or read from a
 //! replay, and the world executes both in the same way.
 
@@ -13,25 +13,26 @@ use baton_election::Op;
 use crate::rng::Rng;
 use crate::store::Instant;
 
-/// The largest drift of a host's clock, in millionths. An instance ends at 0.93 D by its host's clock, which may be
-/// slow. It must be gone when another holder has waited for D by a fast clock. So `0.93 * (1 + drift) / (1 - drift)`,
-/// plus the lateness of a wake-up (D/100), must stay below 1.
+/// The largest drift of a host's clock, in millionths. An instance ends at 0.93 D on its host's clock, which may be
+/// slow. The instance must be gone by the time another holder has waited for D on a fast clock. Therefore, the sum of
+/// `0.93 * (1 + drift) / (1 - drift)` and the lateness of a wake-up (D/100) must stay below 1.
 pub const DRIFT_PPM: i64 = 30_000;
-/// The largest drift if a host reports why it ends itself before it does so. The report takes up to a third of what
-/// remains of the lease, so `(0.93 + 0.07 / 3) * (1 + drift) / (1 - drift)`, plus the lateness, must stay below 1.
+/// The largest tolerable drift if a host reports why it exits before it exits. The report takes up to a third of what
+/// remains of the lease, so `(0.93 + 0.07 / 3) * (1 + drift) / (1 - drift)`, plus the lateness of a wake-up, must stay
+/// below 1.
 pub const DRIFT_WITH_WORDS_PPM: i64 = 18_000;
-/// The largest slew of one of a host's clocks against the others, in millionths. It is harmless: the fastest clock
-/// limits what a host may do, and the slowest one ends its waits.
+/// The largest slew of one of a host's clocks against the others, in millionths. This slew is harmless: the fastest
+/// clock limits what a host may do, and the slowest one ends its waits.
 pub const SLEW_PPM: u64 = 90_000;
-/// The latest arrival of a request at the store, in D.
+/// The longest time that a request may take to reach the store, in D.
 pub const LATEST_ARRIVAL: u32 = 3;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// The seed of the electors' own randomness and of late wake-ups.
+    /// The seed for the electors' own randomness and for late wake-ups.
     pub seed: u64,
     pub hosts: Vec<HostPlan>,
-    /// True if each term claims the coordinator's state. If not, only the record and announcements contain terms.
+    /// True if each term claims the coordinator's state. If false, only the record and announcements contain terms.
     pub has_state: bool,
     /// True if each host has a watchdog, and each instance a thread that ends it at its deadline.
     pub is_watched: bool,
@@ -45,21 +46,22 @@ pub struct Plan {
 }
 
 /// The way in which the store detects a holder's death before the lease expires. The faulty variants are errors of the
-/// store for which no elector can compensate, and the simulation must notice them.
+/// store. No elector can compensate for them, but the simulation must notice them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Witness {
     None,
-    /// Reports a death once all of the host's processes have exited, or later.
+    /// Reports a death at some time after all of the host's processes have exited.
     Sees,
     /// Reports a death while the host's runner may still exist.
     ForgetsTheRunner,
-    /// Reads the lock file of another folder, which nobody holds.
+    /// Reads the lock file of the wrong folder, which nobody holds.
     LooksElsewhere,
-    /// Hosts of one machine resume a lease from notes, once all processes of its holder have exited, or later.
+    /// Hosts on one machine resume a lease from notes, at some time after all processes of the lease's holder have
+    /// exited.
     Notes,
-    /// Like `Notes`, but the holder's runner may still exist.
+    /// Like `Notes`, but a host may resume the lease while the holder's runner still exists.
     NotesForgetTheRunner,
-    /// Like `Notes`, but even if the record is not that of the dead holder.
+    /// Like `Notes`, but a host may resume the lease even if the dead holder did not write the record.
     NotesForgetTheRecord,
 }
 
@@ -85,7 +87,7 @@ pub struct HostPlan {
     pub lease: Duration,
     pub grace: Duration,
     pub pause: Duration,
-    /// The drift of the host's clock, in millionths; positive if the clock is fast.
+    /// The drift of the host's clock, in millionths. It is positive if the clock is fast.
     pub drift: i64,
     pub finish: bool,
     pub module: u64,
@@ -97,19 +99,19 @@ pub struct HostPlan {
 pub enum Command {
     Suspend,
     Resume,
-    /// A host steps down, if it still has the same incarnation when it reads the command.
+    /// A host steps down, unless it has restarted since the command.
     StepDown {
         host: usize,
         length: Duration,
     },
-    /// The lease is transferred to a host, by an operator or by a leader with a lower priority.
+    /// The lease is transferred to a host. An operator requested this, or a leader with a lower priority.
     Transfer {
         to: usize,
         by_operator: bool,
     },
 }
 
-/// A fault, or an action of a person.
+/// A fault, or the action of a person.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
     /// The process crashes, and starts again after a while.
@@ -122,18 +124,18 @@ pub enum Fault {
         host: usize,
         length: Duration,
     },
-    /// The supervisor pauses, but instance and watchdog continue.
+    /// The supervisor pauses, but the instance and the watchdog continue.
     SupervisorStops {
         host: usize,
         length: Duration,
     },
-    /// The watchdog is late, but supervisor and instance continue.
+    /// The watchdog is late, but the supervisor and the instance continue.
     WatchdogStops {
         host: usize,
         length: Duration,
     },
-    /// One clock changes its speed. A faster clock speeds up the host's clock, and a slower clock makes the host's
-    /// waits end later.
+    /// One clock changes its speed. If it runs faster, so does the host's clock. If it runs slower, the host's waits
+    /// end later.
     Slew {
         host: usize,
         ppm: i64,
@@ -144,7 +146,7 @@ pub enum Fault {
         host: usize,
         by: Duration,
     },
-    /// The store fails for one host or for all hosts, either in all requests or in the requests of one kind.
+    /// The store fails for one host or for all hosts. It fails in all requests, or in the requests of one kind.
     Outage {
         host: Option<usize>,
         length: Duration,
@@ -157,8 +159,8 @@ pub enum Fault {
         host: usize,
         length: Duration,
     },
-    /// The host has reached its leadership quota, and withholds its elector's requests for the lease where that is
-    /// allowed.
+    /// The host has reached its leadership quota, and withholds its elector's requests for the lease where withholding
+    /// is allowed.
     LetsOthersAsk {
         host: usize,
         length: Duration,
@@ -171,13 +173,14 @@ pub enum Fault {
     Delete,
     /// An outsider creates an object without a record, if there is none.
     Plant,
-    /// An outsider writes an earlier record without the lease (0 is the last), which frees a broken or expired lease.
+    /// An outsider writes an earlier record without the lease. This frees a broken or expired lease. The number counts
+    /// back from the last record, which is 0.
     Rewrite {
         back: usize,
     },
-    /// An outside client breaks the lease, acquires and releases it, all at once.
+    /// An outside client breaks, acquires and releases the lease, all at the same moment.
     Seize,
-    /// An operator starts a finished election again, which rewrites the record if the lease is not held.
+    /// An operator restarts a finished election. If the lease is not held, this rewrites the record.
     StartAgain,
     /// An operator restores the coordinator's state, with a term that may be later than the record's.
     Restore {
@@ -201,7 +204,7 @@ pub enum Fault {
     StepDown {
         host: usize,
     },
-    /// A clean shutdown; the host starts again after a while.
+    /// A clean shutdown. The host starts again after a while.
     Shutdown {
         host: usize,
         down: Duration,
@@ -226,7 +229,7 @@ pub struct Aimed {
 /// A host's action.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Moment {
-    /// The host sends a request of that kind.
+    /// The host sends a request of this kind.
     Asks(Ask),
     /// A renewal succeeds.
     Extends,
@@ -280,9 +283,9 @@ pub const ASKS: [Ask; 9] = [
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Outage {
     Hang,
-    /// 503, and the request is not carried out.
+    /// The store answers 503, and does not carry the request out.
     Refuse,
-    /// 503, but the request is carried out.
+    /// The store answers 503, but carries the request out.
     Doubt,
     Misconfigured,
     /// The record can be read and the lease renewed, but writes fail.
@@ -294,28 +297,28 @@ pub enum Outage {
 pub struct Fate {
     /// The time that the request takes to reach the store; `None` if the request is lost.
     pub arrives: Option<Duration>,
-    /// The delay of a second copy.
+    /// The delay of a second copy of the request, if there is one.
     pub again: Option<Duration>,
     /// The time that the answer takes to return; `None` if the answer is lost.
     pub answer: Option<Duration>,
-    /// The delay of a second copy of the answer, which may come after the timeout.
+    /// The delay of a second copy of the answer, if there is one. It may come after the timeout.
     pub answer_again: Option<Duration>,
-    /// True if the answer is a 5xx although the request was carried out.
+    /// True if the answer is a 5xx status although the store carried the request out.
     pub doubt: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Life {
-    /// The time from the start until the guest runs; `None` for never.
+    /// The time from the start until the guest runs; `None` if the guest never runs.
     pub begins: Option<Duration>,
-    /// The time until the instance ends by itself; `None` for never.
+    /// The time until the instance ends by itself; `None` if it never does.
     pub runs: Option<Duration>,
     pub ends: Ending,
     /// The time that the instance takes to obey a stop; `None` if the instance ignores the stop.
     pub stops: Option<Duration>,
-    /// The time from the end or kill until the instance is gone.
+    /// The time from the end or the kill of the instance until the instance is gone.
     pub gone: Duration,
-    /// The time until the supervisor learns that the system is ending the instance; `None` for never.
+    /// The time until the supervisor learns that the system is ending the instance; `None` if it never does.
     pub dying: Option<Duration>,
     /// The time that an effect takes to reach the receiver.
     pub lands: Duration,
@@ -357,7 +360,7 @@ pub type Key = (usize, u32, u64);
 /// The many small decisions that are not drawn in advance.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Details {
-    /// Each decision follows from the seed and its key.
+    /// Each decision is computed from the seed and the decision's key.
     Drawn(Weather),
     /// The decisions that differ from those of a run without faults, by key.
     Written { fates: BTreeMap<Key, Fate>, lives: BTreeMap<Key, Life> },

@@ -108,8 +108,8 @@ impl World {
     }
 
     /// Notes the time until which nothing can end the host's instance. Either the supervisor and the watchdog are both
-    /// paused, or one of them paused before the other had run for long enough to end the instance. The gate still
-    /// refuses effects.
+    /// paused, or one of them was paused before the other had run for long enough to end the instance. The gate still
+    /// refuses effects during this time.
     fn cannot_be_ended(&mut self, host: usize) {
         let machine = &self.hosts[host];
         let unwatched_until = if self.plan.is_watched { machine.unwatched_until } else { Duration::MAX };
@@ -130,8 +130,8 @@ impl World {
         self.clocks_have_changed(host);
     }
 
-    /// Makes the supervisor and the watchdog read the clock soon after time has passed in a way that timers do not
-    /// show.
+    /// Makes the supervisor and the watchdog read the clock soon, because the clock has advanced by more than their
+    /// timers show.
     fn clocks_have_changed(&mut self, host: usize) {
         let incarnation = self.hosts[host].incarnation;
         let Some(process) = &self.hosts[host].process else { return };
@@ -144,8 +144,12 @@ impl World {
     }
 
     /// Deletes the object, as an operator may. If the latest term is neither in the state nor in the announcement of
-    /// the host that wrote it, the object must stay in two cases. If a host has never read the object, the host may
-    /// start immediately. If a create is under way, such a host may mistake it for the first one.
+    /// the host that wrote it, keeps the object in these cases:
+    ///
+    /// - No process is alive that could know the term.
+    /// - A process has never read the object, so it may start a term immediately.
+    /// - A create is under way, so its sender may mistake its own object for the first one.
+    /// - Hosts have different lease lengths, and a process does not know the latest term.
     fn delete(&mut self) {
         let alive: Vec<_> = self.hosts.iter().filter_map(|host| host.process.as_ref()).collect();
         if self.store.object.is_none() {
@@ -154,7 +158,7 @@ impl World {
         let lowest = alive.iter().map(|process| process.elector.written_term()).min().unwrap_or_default();
         if !self.latest_is_witnessed() {
             let all_know = alive.iter().all(|process| process.has_read_object);
-            // If lease lengths differ, a host knows only the lengths that it has read.
+            // If hosts have different lease lengths, a host knows only the lengths that it has read.
             let latest = self.latest_term();
             let all_know_it = self.hosts.iter().enumerate().all(|(host, machine)| {
                 let Some(process) = &machine.process else { return true };
@@ -173,8 +177,8 @@ impl World {
         self.deleted = true;
     }
 
-    /// The latest term that may have an instance. A term counts once it is written: its instance starts even if the
-    /// record has been deleted by the time the writer receives the answer.
+    /// The latest term that may have an instance. A term counts as soon as it is written: even if the record is deleted
+    /// before the writer receives the answer, the term's instance starts.
     fn latest_term(&self) -> Term {
         self.history.floor().max(self.store.record().map_or(0, |record| record.term))
     }
@@ -192,8 +196,8 @@ impl World {
         latest == 0 || by_state || (0..self.hosts.len()).filter(|host| is_writers(*host)).any(is_announced)
     }
 
-    /// Clears the outcome of a record under a lease that nobody holds. The record is marked as released only if that is
-    /// certain.
+    /// Clears the outcome in the record if nobody holds the lease. Marks the record as released only if the last holder
+    /// released the lease, or the lease expired.
     fn start_again(&mut self) {
         if let Snapshot::Object { lease, record: Some(record), .. } = self.store.snapshot(self.now)
             && !lease.is_held()
@@ -207,9 +211,9 @@ impl World {
         }
     }
 
-    /// Writes the record again without the lease, perhaps an earlier one. If the latest term is neither in the state
-    /// nor in the announcement of the host that wrote it, writes only the latest record: after an earlier record,
-    /// nobody could know that term.
+    /// Writes the latest record or an earlier one again, without holding the lease. If the latest term is neither in
+    /// the state nor in the announcement of the host that wrote it, writes only the latest record: an earlier one would
+    /// make that term unknown to everybody.
     fn rewrite(&mut self, back: usize) {
         let Some(record) = self.records.iter().nth_back(back).cloned() else { return };
         let is_latest = self.store.record().is_some_and(|current| *current == record);
@@ -250,7 +254,7 @@ impl World {
     }
 
     /// Acquires the lease as an outside client. After a break, the client keeps the lease for longer than any instance
-    /// can last, because no host could notice a shorter lease.
+    /// can last, because no host could notice that a shorter lease had been held.
     fn take_outside(&mut self, length: Option<Duration>) {
         let id = LeaseId::from_random(u128::from(self.queued) << 64 | 1);
         let after_break = matches!(self.store.object.as_ref().map(|one| one.lease), Some(Lease::Broken { .. }));

@@ -1,6 +1,6 @@
-//! The world: hosts, network and store as one queue of events in true time. It carries out the electors' effects as a
-//! supervisor does, applies the plan's faults, and checks every promise after each event. Then all faults end, and a
-//! node must lead within [`World::bound`].
+//! The world: one queue of events, in true time, for the hosts, the network and the store. It carries out the electors'
+//! effects as a supervisor does, applies the plan's faults, and checks every promise after each event. Then all faults
+//! end, and a node must lead within [`World::bound`].
 
 mod faults;
 mod links;
@@ -30,13 +30,14 @@ use steering::Steering;
 
 pub use steering::Heard;
 
-/// The wait before a lost announcement is repeated.
+/// The time after which a host repeats a lost announcement.
 const ANNOUNCED_AGAIN: Duration = Duration::from_secs(10);
-/// First numbers of recalls, announcements and claims. Other requests are numbered from 0.
+/// The first number of recalls. Announcements and claims have their own ranges, too. Other requests are numbered from
+/// 0.
 const RECALLS: u64 = 1 << 32;
 const ANNOUNCEMENTS: u64 = 2 << 32;
 const CLAIMS: u64 = 3 << 32;
-/// The wait before a failed claim of the state is repeated.
+/// The time after which an instance repeats a failed claim of the state.
 const CLAIMED_AGAIN: Duration = Duration::from_secs(1);
 
 pub struct World {
@@ -54,11 +55,11 @@ pub struct World {
     /// All written records, for the fault that writes an old one again.
     records: Vec<Record>,
     outages: Vec<Failing>,
-    /// Faults that wait for their host's action.
+    /// Faults that a host's action has yet to trigger.
     aimed: Vec<Aimed>,
     /// Creates that may still reach the store.
     creates_under_way: u32,
-    /// True if the object was deleted, and no record was written since.
+    /// True if the object was deleted, and no record has been written since.
     deleted: bool,
     steering: Steering,
     /// The id under which an outside client has acquired the lease.
@@ -67,7 +68,7 @@ pub struct World {
     /// The plan's decisions that differ from those of a run without faults.
     pub fates: BTreeMap<Key, Fate>,
     pub lives: BTreeMap<Key, Life>,
-    /// The events as text for people, recorded only on request.
+    /// The events as human-readable text, recorded only on request.
     pub trace: Option<Vec<String>>,
 }
 
@@ -133,7 +134,7 @@ enum Event {
     ReadsItsDeadline {
         key: Key,
     },
-    /// The watchdog makes the check that was planned for that time.
+    /// The watchdog makes the check that was planned for the time `planned`.
     Watch {
         key: Key,
         look: u64,
@@ -166,7 +167,7 @@ enum Event {
         host: usize,
         incarnation: u32,
     },
-    /// A plan arrives that was made before its module was rejected.
+    /// A host receives an outdated plan: its module has been rejected in the meantime.
     Outdated {
         host: usize,
         incarnation: u32,
@@ -182,7 +183,7 @@ enum Event {
         incarnation: u32,
         ids: Vec<LeaseId>,
     },
-    /// A host receives a hint, which may have no cause.
+    /// A host receives a hint, possibly one without a cause.
     Hint {
         host: usize,
         incarnation: u32,
@@ -250,7 +251,7 @@ impl World {
         world
     }
 
-    /// Runs the plan to its end, and then until a node leads for good.
+    /// Runs the plan to its end, and then continues until a node leads and keeps leading.
     pub fn run(&mut self) -> Checked {
         self.run_until(self.plan.heal_at, |_| false)?;
         self.heal()?;
@@ -272,11 +273,11 @@ impl World {
         Ok(())
     }
 
-    /// The time after the last fault within which a node must lead. Requests under way arrive (3 D), and the lease that
-    /// they may take or extend expires (60 s at most). A holder may have to wait for another instance (60 s). The rest
-    /// is the longest back-off (30 s and its jitter), the 10 s for which a node in cool-off must see the lease free, a
-    /// rest or pause under the lease (75 s), three polls, one poll of a standby that listens to its leader, and a
-    /// deferral (10 s and its poll).
+    /// The time after the last fault within which a node must lead. First, pending requests arrive (3 D). The lease
+    /// that such a request acquires or extends then expires (60 s at most). A holder may have to wait for another
+    /// instance (60 s). The other parts of the sum are the longest back-off (30 s and its jitter), the 10 s for which a
+    /// node in cool-off must see the lease free, a rest or pause under the lease (75 s), three polls, one poll of a
+    /// standby that listens to its leader, and a deferral (10 s and its poll).
     pub fn bound(&self) -> Duration {
         self.plan.longest_lease() * LATEST_ARRIVAL + Duration::from_secs(60 + 60 + 38 + 10 + 75 + 4 + 13 + 13)
     }
@@ -399,7 +400,7 @@ impl World {
         }
     }
 
-    /// Handles a process's event, or postpones it until `at` if that is later.
+    /// Handles a process's event, or postpones it until `at` if `at` is in the future.
     fn happen_once(&mut self, at: Instant, (host, incarnation): (usize, u32), event: Event) -> Checked {
         if self.process((host, incarnation)).is_none() {
             return Ok(());
@@ -411,8 +412,8 @@ impl World {
         self.happen(host, event)
     }
 
-    /// Checks that a process ends in time after a shutdown. It may take its grace, a kill and the expiry of a lease
-    /// that cannot be released (60 s at most), and as much again while it is paused.
+    /// Checks that a process ends in time after a shutdown. The process may take its grace period, the time of a kill,
+    /// and the rest of a lease that it cannot release (60 s at most). Pauses may double this time.
     fn shutdown_is_bounded(&mut self, host: usize, incarnation: u32) -> Checked {
         if self.process((host, incarnation)).is_none() {
             return Ok(());
@@ -427,9 +428,9 @@ impl World {
     // ---- processes ----
 
     fn start_process(&mut self, host: usize) -> Checked {
-        // A host that starts after the object was deleted knows only the terms in the state and in announcements. If a
-        // term whose instance still runs is not among them, the host cannot know that it must wait, and by design it
-        // starts immediately. An operator who deletes the object must not start such hosts.
+        // A host that starts after the object was deleted knows only the terms in the state and in announcements. If
+        // the term of a running instance is not among these, the host cannot know that it must wait. By design, it then
+        // starts immediately. An operator who deletes the object must not start such a host.
         let witnessed = self.witnessed();
         if self.deleted && self.running().iter().any(|one| one.term > witnessed) {
             self.push(self.now + Duration::from_secs(1), Event::Start { host });
@@ -469,8 +470,8 @@ impl World {
         self.push(at, Event::Start { host });
     }
 
-    /// Keeps the remains of an ended process, if there is a witness. The process's runner ends later, at its deadline
-    /// at the latest.
+    /// If there is a witness, keeps the remains of an ended process. The runner of the process ends later, but not
+    /// after its deadline.
     fn leaves(&mut self, host: usize) {
         let witness = self.plan.witness;
         let incarnation = self.hosts[host].incarnation;
@@ -502,7 +503,7 @@ impl World {
     fn feed(&mut self, host: usize, input: Input) -> Checked {
         let incarnation = self.hosts[host].incarnation;
         self.take(host, incarnation, input)?;
-        // An instance with `begins_at_once` begins as soon as it is started.
+        // The guest of an instance with `begins_at_once` runs as soon as the instance is started.
         if self.instance(host).is_some_and(|instance| std::mem::take(&mut instance.begins_at_once)) {
             self.take(host, incarnation, Input::Begun)?;
         }
@@ -560,7 +561,8 @@ impl World {
         Ok(())
     }
 
-    /// Announces a higher term that the host has seen, and repeats a lost announcement later.
+    /// Announces the highest term that the host has seen, if it is higher than the last announced one. Repeats a lost
+    /// announcement later.
     fn announce_news(&mut self, host: usize, incarnation: u32) {
         let healed = self.now >= self.plan.heal_at;
         let Some(process) = &mut self.hosts[host].process else { return };
@@ -591,7 +593,7 @@ impl World {
         }
     }
 
-    /// The highest term in the announcements and, if terms claim it, in the state.
+    /// The highest term in the announcements and, if the plan has a state, in the state.
     fn witnessed(&self) -> Term {
         let announced = self.announced.iter().copied().max().unwrap_or_default();
         if self.plan.has_state { announced.max(self.state_term) } else { announced }
@@ -637,7 +639,7 @@ impl World {
         Ok(())
     }
 
-    /// The largest lateness of a wake-up.
+    /// The longest time by which a wake-up may be late.
     fn lateness(&self) -> Duration {
         self.plan.shortest_lease() / 100
     }
@@ -713,7 +715,7 @@ impl World {
         Ok(result)
     }
 
-    /// The snapshot that a host reads. Its machine's notes, if any, determine the state of a held lease.
+    /// The snapshot that a host reads. If its machine keeps notes, they determine the state of a held lease.
     fn judged(&self, snapshot: Snapshot, reader: &str) -> Snapshot {
         match snapshot {
             Snapshot::Object { lease: LeaseState::Held, version, record } if self.plan.witness.has_notes() => {
@@ -727,8 +729,8 @@ impl World {
         }
     }
 
-    /// The state that a host would read if it mistook the death of the lease's holder for the death of the record's
-    /// node.
+    /// The state that a host would read if it took the death of the lease's holder for the death of the node in the
+    /// record.
     fn noted_by_anyone(&self, reader: &str) -> LeaseState {
         let notes = &self.store.notes;
         let Some(Lease::Held { id, .. }) = self.store.object.as_ref().map(|one| one.lease) else {
@@ -739,9 +741,9 @@ impl World {
         if notes.ids.iter().any(is_its) { LeaseState::Reclaimable { holder: id } } else { LeaseState::Held }
     }
 
-    /// True if the process may request the lease that its machine's notes show as reclaimable.
+    /// True if the process may request the lease that is reclaimable according to the notes of its machine.
     fn takes_the_note(&mut self, from: LeaseId, id: LeaseId, (host, incarnation): (usize, u32)) -> bool {
-        // A third of the processes cannot write to the folder of the notes, and continue to read the same state.
+        // A third of the processes cannot write to the folder of the notes, so they cannot take a note.
         let is_writable = !(host + incarnation as usize).is_multiple_of(3);
         let record = self.store.record().cloned();
         let by = name(host, incarnation);
@@ -801,7 +803,7 @@ impl World {
         self.hosts[host].process.as_mut()?.instance.as_mut()
     }
 
-    /// The time from which the supervisor runs.
+    /// The time from which the supervisor is no longer paused.
     fn resumes_at(&self, host: usize) -> Instant {
         self.hosts[host].frozen_until.max(self.hosts[host].stopped_until)
     }

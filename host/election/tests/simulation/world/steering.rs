@@ -6,9 +6,9 @@ use baton_election::{Chosen, Eligibility, Ineligibility, IneligibleCause, Steeri
 use super::*;
 use crate::plan::Command;
 
-/// The longest wait before a host reads a new command by itself.
+/// The longest time until a host reads a new command at one of its regular polls.
 const POLL: Duration = Duration::from_secs(4);
-/// The longest time for which a transfer makes hosts other than its target ineligible.
+/// The longest time for which a transfer makes all hosts except its target ineligible.
 const TRANSFER: Duration = Duration::from_secs(12);
 /// The time that the target of a transfer has to acquire the released lease.
 const TAKEN_WITHIN: Duration = Duration::from_secs(4);
@@ -18,9 +18,9 @@ const TAKEN_WITHIN: Duration = Duration::from_secs(4);
 pub struct Steering {
     /// The number of commands so far; 0 if there is no object.
     version: u64,
-    /// The version that suspended the election.
+    /// The version of the command that suspended the election, if the election is suspended.
     suspended: Option<u64>,
-    /// The last order to a host, with its version and the host's incarnation.
+    /// The version of the last command to a single host, the command, and the host's incarnation.
     order: Option<(u64, Command, u32)>,
 }
 
@@ -33,7 +33,7 @@ impl Steering {
 /// The commands that a process has read.
 #[derive(Default)]
 pub struct Heard {
-    /// The version; `None` before the first read.
+    /// The version of the steering object; `None` before the first read.
     version: Option<u64>,
     order: Option<u64>,
     suspended: Option<u64>,
@@ -43,9 +43,9 @@ pub struct Heard {
     maintenance: Option<u64>,
     /// True if the process has held the lease since the transfer began.
     has_held: bool,
-    /// True if the process has since given up the lease, which can end the transfer early.
+    /// True if the process has since given up the lease. This can end the transfer early.
     has_released: bool,
-    /// The version of the steering object in the last reading, if that was a survey.
+    /// The version of the steering object in the last read, if that read was a survey.
     surveyed: Option<Option<Version>>,
 }
 
@@ -90,7 +90,7 @@ impl Heard {
             || transfer
     }
 
-    /// Notes an answer of the store before the elector handles it.
+    /// Notes an answer of the store before the elector handles this answer.
     pub fn answered(&mut self, reply: &Reply) {
         match reply {
             Reply::Read(_) | Reply::Term(_) => self.surveyed = None,
@@ -168,7 +168,8 @@ impl World {
         self.passes(host, eligibility)
     }
 
-    /// Passes the eligibility to the elector. A node that must not lead asks its instance to stop at once.
+    /// Passes the eligibility to the elector. Checks that a node that must not lead immediately asks its instance to
+    /// stop.
     fn passes(&mut self, host: usize, eligibility: Eligibility) -> Checked {
         self.feed(host, Input::Eligibility(eligibility))?;
         let now = self.now;

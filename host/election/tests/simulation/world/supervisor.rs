@@ -88,7 +88,7 @@ impl World {
             }
             Effect::Finished => {
                 self.coverage.shut_down += 1;
-                // The process removes its announcement only if the record contains that term or a higher one.
+                // The process removes its announcement only if the record contains the announced term or a higher one.
                 if self.store.snapshot(self.now).names(self.announced[host]) {
                     self.announced[host] = 0;
                 }
@@ -136,7 +136,7 @@ impl World {
         }
     }
 
-    /// Claims the state for a term before its instance does anything.
+    /// Sends the claim of the state for a term, before the term's instance does anything.
     fn ask_for_the_state(&mut self, key: Key) {
         let (host, incarnation, number) = key;
         if !self.plan.has_state {
@@ -258,7 +258,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends or kills an instance: its gate closes, and the instance is gone a little later.
+    /// Ends or kills an instance: its gate closes, and its process exits a little later.
     pub(super) fn end_instance(&mut self, host: usize, incarnation: u32, killed: bool) {
         let now = self.now;
         let Some(instance) = self.instance(host) else { return };
@@ -303,7 +303,7 @@ impl World {
                 Ok(())
             }
             Event::Begins { key: (.., number) } => {
-                // The instance may have ended in the meantime, but the supervisor must not know that yet.
+                // The instance may have ended in the meantime, but the supervisor cannot know that yet.
                 if self.instance(host).is_some_and(|instance| instance.number == number) {
                     return self.feed(host, Input::Begun);
                 }

@@ -4,7 +4,7 @@
 
 use super::*;
 
-/// Minimum lateness of a check that shows that the watchdog itself was paused.
+/// If a check is late by at least this much, the watchdog itself was paused.
 const PAUSED: Duration = Duration::from_millis(500);
 
 impl World {
@@ -18,8 +18,8 @@ impl World {
         self.push(at, Event::Watch { key, look, planned });
     }
 
-    /// Reads the deadline in the instance's thread, at least every D/12, and ends the instance after it. The thread
-    /// pauses with its machine, but not with the watchdog.
+    /// Reads the deadline in the instance's thread at least every D/12, and ends the instance once the deadline has
+    /// passed. The thread pauses with its machine, but not with the watchdog.
     pub(super) fn reads_its_deadline(&mut self, key: Key) {
         let (host, incarnation, number) = key;
         if !self.plan.is_watched || self.process((host, incarnation)).is_none() {
@@ -72,7 +72,7 @@ impl World {
         self.look_at(key, at + late);
     }
 
-    /// Ends a host after it has sent its last words. Until then, its supervisor does nothing else.
+    /// Ends a host after it has sent its last words. While it sends them, its supervisor does nothing else.
     pub(super) fn end_itself(&mut self, host: usize) {
         self.hosts[host].down = self.plan.hosts[host].lease / 10;
         let words = self.instance(host).map_or(Duration::ZERO, |instance| instance.life.words);

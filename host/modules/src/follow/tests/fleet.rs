@@ -263,7 +263,7 @@ impl Prepare for InProcess {
     }
 }
 
-/// Faults of a store, each of which lasts while it is true.
+/// Faults of a store. Each fault lasts while its flag is true.
 #[derive(Default)]
 pub struct Faults {
     pub is_down: AtomicBool,

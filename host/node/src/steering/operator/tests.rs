@@ -82,7 +82,7 @@ async fn hand_over_is_refused_after_a_new_leader_or_a_later_command() {
     let stepped_down = operator.known().await.unwrap();
     assert_refused(operator.hand_over(&itself, &target, &before).await, "a later command");
     assert_eq!(operator.known().await.unwrap(), stepped_down);
-    // This time, the caller knows about the later command.
+    // This time, the caller passes the commands that include the later one.
     let Err(NoEffect::NotYet(why)) = operator.hand_over(&itself, &target, &stepped_down).await else {
         panic!("the hand-over did not wait in vain")
     };

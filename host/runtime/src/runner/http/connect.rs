@@ -295,7 +295,7 @@ mod tests {
             Some(read()).filter(Poll::is_ready)
         });
         assert_eq!(first, Some(Poll::Ready((true, b"more tha".to_vec()))));
-        // Reads keep asking the kernel as long as it has data.
+        // After one request to ask the kernel, reads continue to ask it until it has no more data.
         let rest = [&b"n its ro"[..], b"om"].map(|bytes| Poll::Ready((true, bytes.to_vec())));
         assert_eq!([read(), read()], rest);
         let ended = (0..).find_map(|_| {

@@ -5,7 +5,7 @@ use baton_test_support::patience::Patience;
 use super::*;
 use crate::witness::tests::Runner;
 
-/// A host from the view of other hosts: its lock file, and its handle to the store.
+/// A host as other hosts see it: its lock file, and its handle to the store.
 struct Host {
     lock_file: Arc<LockFile>,
     store: SqliteStore,
@@ -73,8 +73,8 @@ async fn state(store: &SqliteStore) -> LeaseState {
     read(store).await.0
 }
 
-/// Waits until the lease is abandoned. A process that another test starts has copies of all descriptors for a moment,
-/// and so keeps the locks.
+/// Waits until the lease is abandoned. This may take a moment: if another test starts a process at the same time, the
+/// process briefly has copies of all descriptors, and so keeps the locks.
 async fn is_seen_abandoned(store: &SqliteStore, n: u128) {
     let sees = async {
         while state(store).await != (LeaseState::Abandoned { holder: id(n) }) {
@@ -95,7 +95,7 @@ async fn lease_is_abandoned_when_host_and_runner_have_exited() {
     assert_eq!(state(&other.store).await, LeaseState::Held, "its runner is there");
     drop(runner);
     is_seen_abandoned(&other.store, 1).await;
-    // A handle without a lock file does not check the locks, and sees only what is stored.
+    // A handle without a lock file does not check the locks, and sees only the stored state of the lease.
     assert_eq!(state(&SqliteStore::with_boot(folder.path(), same_boot())).await, LeaseState::Held);
     let version = version(&other.store).await;
     for instead_of in [None, Some(id(2)), Some(id(3))] {
@@ -104,7 +104,7 @@ async fn lease_is_abandoned_when_host_and_runner_have_exited() {
     let stale = Version("stale".to_owned());
     assert_eq!(acquires(&other.store, 2, stale, Some(id(1))).await, Err(StoreError::Conflict));
     assert_eq!(acquires(&other.store, 2, version.clone(), Some(id(1))).await, Ok(Reply::Done));
-    // A late request instead of the dead holder does not displace the new holder.
+    // A late request to replace the dead holder does not displace the new one.
     assert_eq!(acquires(&other.store, 3, version.clone(), Some(id(1))).await, Err(StoreError::Held));
     assert_eq!(acquires(&other.store, 2, version, Some(id(1))).await, Ok(Reply::Done), "repeated");
 }
@@ -134,7 +134,7 @@ async fn lease_without_a_begun_term_is_not_abandoned() {
         drop(one);
         assert_eq!(state(&other.store).await, LeaseState::Held);
     }
-    // The note belongs to an earlier term, which had another lease.
+    // In this case, the note belongs to an earlier term, which had a different lease.
     let folder = made().await;
     let (one, other) = (Host::new(&folder, "one"), Host::new(&folder, "other"));
     one.holds(1, one.record(1)).await;
@@ -173,13 +173,13 @@ async fn lease_is_not_abandoned_when_the_exit_is_uncertain() {
     };
     let folder = gone().await;
     is_seen_abandoned(&Host::new(&folder, "other").store, 1).await;
-    // A note from another boot does not count: after a reboot, nothing is locked, and another kernel does not know
-    // these locks.
+    // A note from another boot does not count: after a reboot nothing is locked, and the kernel of another machine does
+    // not know these locks.
     let elsewhere = boot("elsewhere", "n", &Arc::new(AtomicU64::new(1)));
     assert_eq!(state(&Host::on(&folder, "elsewhere", &elsewhere).store).await, LeaseState::Held);
     std::fs::remove_file(folder.path().join("holders/one")).unwrap();
     assert_eq!(state(&Host::new(&folder, "another").store).await, LeaseState::Held);
-    // A copy of the folder does not count, even with the lock files.
+    // A copy of the folder proves no death, even if it contains the lock files.
     let (folder, copy) = (gone().await, tempfile::tempdir().unwrap());
     std::fs::create_dir(copy.path().join("holders")).unwrap();
     for name in ["lease.db", "holders/one"] {

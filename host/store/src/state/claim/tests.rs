@@ -98,7 +98,7 @@ impl ClaimBench {
         self.counter.requests.swap(0, Ordering::SeqCst)
     }
 
-    /// Ends the gate's term once the store has received this number of requests.
+    /// Ends the gate's term once the store has received `requests` requests.
     async fn ends(&self, gate: &Gate, requests: u32) {
         while self.counter.requests.load(Ordering::SeqCst) < requests {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -234,7 +234,7 @@ async fn commit_is_unknown_when_unanswered_until_the_deadline() {
     let (committed, ()) = futures::join!(claim.commit(n(1)), bench.ends(&term, 3));
     assert_eq!(committed, Err(CommitError::Unknown));
     assert_eq!(claim.commit(n(2)).await, Err(CommitError::Unknown));
-    // Only one attempt of the first commit is saved, and no attempt of the second.
+    // The store saves only one attempt of the first commit, and none of the second.
     let saved = bench.store.deliver_writes().iter().filter(|answer| answer.is_ok()).count();
     assert_eq!((saved, bench.n().await), (1, Some(1)));
 }
@@ -267,7 +267,7 @@ async fn claim_made_ahead_sends_no_request() {
     first.commit(n(1)).await.unwrap();
     first.succession().claim(2).await.unwrap();
     assert_eq!(bench.stored().await.term, 2);
-    // The old instance is still running, and the next instance reads what the old one saves now.
+    // The old instance is still running. The next instance must read the data that the old one saves now.
     first.commit(n(2)).await.unwrap();
     let requests = bench.counter.requests.load(Ordering::SeqCst);
     drop(first);
@@ -276,7 +276,8 @@ async fn claim_made_ahead_sends_no_request() {
     assert_eq!(bench.counter.requests.load(Ordering::SeqCst), requests);
     second.commit(n(3)).await.unwrap();
     assert_eq!(bench.n().await, Some(3));
-    // The offer to the next term in this process has already been used.
+    // The old instance left its document to the next claim in this process. The second instance has already used this
+    // document.
     assert_eq!(bench.claim(2).await.err(), Some(ClaimError::Superseded(2)));
     bench.claim(3).await.unwrap();
 }
@@ -423,7 +424,7 @@ async fn edit_in_doubt_is_not_reported_as_refused() {
     bench.claim(1).await.unwrap();
     bench.store.fail_next(Fault::Hold);
     let asked = AtomicU32::new(0);
-    // A leader appears after the first attempt was sent.
+    // A leader appears after the first attempt has been sent.
     let may_change = async || match asked.fetch_add(1, Ordering::SeqCst) {
         0 => Ok(()),
         _ => Err(EditError::Store(StoreError::Held)),

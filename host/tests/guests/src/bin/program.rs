@@ -51,7 +51,7 @@ fn tell() {
     say(&format!("input: {read:?}"));
 }
 
-/// Attempts twice to use each resource that was not granted.
+/// Attempts twice to use each of several resources. None of them is granted.
 fn reach_out() {
     for _ in 0..2 {
         say(&format!("file: {}", outcome(std::fs::read("/etc/hostname"))));
@@ -62,7 +62,7 @@ fn reach_out() {
     }
 }
 
-/// Prints a line, then pauses. The tests' journal drops similar lines that come within 10 ms.
+/// Prints a line, then pauses, because the tests' journal drops similar lines that come within 10 ms.
 fn say(line: &str) {
     println!("{line}");
     std::thread::sleep(Duration::from_millis(15));
