@@ -1,4 +1,4 @@
-//! The host in a native test. It provides the clock, the term and the state.
+//! The simulated host of a native test. It provides the clock, the term and the state.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -12,8 +12,8 @@ use crate::bindings::baton::host::term::StopReason;
 use crate::testing::Harness;
 use crate::{Failure, Result, StateError};
 
-/// The time that a call without a wait takes. If it took none, a coordinator could loop forever while the clock stands
-/// still.
+/// Time by which the clock advances in a call that does not wait. Without it, a loop of such calls would run forever
+/// while the clock stands still.
 const INSTANT: Duration = Duration::from_millis(1);
 
 /// The time after the last scripted event at which the harness kills the coordinator.
@@ -24,7 +24,7 @@ const LARGEST_KEY: usize = 512;
 const LARGEST_VALUE: usize = 1 << 20;
 const LARGEST_STATE: usize = 4 << 20;
 
-/// A handle to the host. All handles of a harness share one world.
+/// A handle to the simulated host. All handles of a harness share one world.
 #[derive(Clone)]
 pub(crate) struct Host {
     world: Arc<Mutex<World>>,
@@ -46,7 +46,7 @@ pub(crate) struct World {
     pub(crate) progress: usize,
     pub(crate) commits: usize,
     pub(crate) step_down: Option<String>,
-    /// Errors with which the next commits fail.
+    /// Errors for the next commits, one for each commit.
     pub(crate) refusals: VecDeque<StateError>,
     #[cfg(feature = "async")]
     pub(crate) answer: Option<futures::Answer>,
@@ -72,7 +72,8 @@ pub(crate) enum Action {
     Kill(String),
 }
 
-/// The time or the stop for which a future waits, whichever comes first.
+/// The condition that a future waits for. If there is both a time and a stop, the future waits for whichever comes
+/// first.
 #[derive(Clone, Copy)]
 struct Until {
     time: Option<Duration>,
@@ -123,7 +124,7 @@ impl Host {
     }
 
     pub(crate) fn world(&self) -> MutexGuard<'_, World> {
-        // The test may want to inspect the world after a coordinator has panicked.
+        // Ignore the poisoning, so that a test can inspect the world after a coordinator has panicked.
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -173,7 +174,7 @@ impl Host {
 
     pub(crate) fn step_down(&self, reason: &str) {
         self.world().step_down.get_or_insert_with(|| reason.to_owned());
-        self.stop(StopReason::StepDown, format!("the coordinator steps down: {reason}"));
+        self.stop(StopReason::StepDown, format!("the coordinator requested a step-down: {reason}"));
     }
 
     pub(crate) fn sleep(&self, length: Duration) {
@@ -203,14 +204,14 @@ impl Host {
             let (Change::Put((key, _)) | Change::Delete(key)) = &change;
             if key.is_empty() || key.len() > LARGEST_KEY {
                 return Err(StateError::InvalidKey(format!(
-                    "a key has 1 to {LARGEST_KEY} bytes, and not {}",
+                    "a key must have 1 to {LARGEST_KEY} bytes, not {}",
                     key.len()
                 )));
             }
             match change {
                 Change::Put((key, value)) if value.len() > LARGEST_VALUE => {
                     let length = value.len();
-                    let why = format!("the value for `{key}` has {length} bytes, and {LARGEST_VALUE} are allowed");
+                    let why = format!("the value for `{key}` has {length} bytes, but the limit is {LARGEST_VALUE}");
                     return Err(StateError::TooLarge(why));
                 }
                 Change::Put((key, value)) => values.insert(key, value),
@@ -219,7 +220,7 @@ impl Host {
         }
         let size: usize = values.iter().map(|(key, value)| key.len() + value.len()).sum();
         if size > LARGEST_STATE {
-            let why = format!("the state would have {size} bytes, and {LARGEST_STATE} are allowed");
+            let why = format!("the state would have {size} bytes, but the limit is {LARGEST_STATE}");
             return Err(StateError::TooLarge(why));
         }
         world.values = values;
@@ -238,7 +239,7 @@ impl Host {
         world.stop = Some((reason, message));
         world.stopped_at = world.now;
         let grace = world.grace;
-        world.script(grace, Action::Kill(format!("it ran for {grace:?} after the request to stop")));
+        world.script(grace, Action::Kill(format!("it was still running {grace:?} after the request to stop")));
         drop(world);
         self.wake();
     }
@@ -284,10 +285,10 @@ impl Host {
         }
     }
 
-    /// Unwinds a killed coordinator.
+    /// If the coordinator was killed, unwinds it.
     fn live(&self) {
         if !self.by_test && self.world().killed.is_some() && !std::thread::panicking() {
-            // Print no message and no backtrace, since the coordinator has no bug.
+            // Print no message and no backtrace: this is a deliberate kill, not a bug in the coordinator.
             resume_unwind(Box::new(Kill));
         }
     }
@@ -304,7 +305,7 @@ impl Host {
 }
 
 impl World {
-    /// Adds an event that happens after this time.
+    /// Schedules an event that happens once this time has elapsed.
     pub(crate) fn script(&mut self, after: Duration, action: Action) {
         self.scripted += 1;
         let key = (self.now.saturating_add(after), self.scripted);
@@ -312,14 +313,14 @@ impl World {
     }
 
     fn begin(&mut self) {
-        assert!(!self.running, "this harness runs a coordinator already: a second one needs a harness of its own");
+        assert!(!self.running, "this harness already runs a coordinator: create another harness for a second one");
         self.running = true;
         self.term = self.next_term;
         self.next_term += 1;
         (self.stop, self.killed, self.step_down) = (None, None, None);
         (self.progress, self.commits) = (0, 0);
         let last = self.script.last_key_value().map_or(self.now, |((at, _), _)| *at);
-        let why = "nothing in this test ended it for a day of the test's clock: see `Harness::stop_after`";
+        let why = "the test did not end it within a day of the test's clock: see `Harness::stop_after`";
         self.script(last.saturating_sub(self.now).saturating_add(PATIENCE), Action::Kill(why.to_owned()));
     }
 
@@ -347,7 +348,7 @@ mod futures {
     use super::*;
     use crate::http::{Body, Error, Request, Response};
 
-    /// The function that answers requests in place of servers.
+    /// The function that answers requests instead of a server.
     pub(crate) type Answer = Box<dyn FnMut(Request<Vec<u8>>) -> Result<Response<Vec<u8>>, Error> + Send>;
 
     impl Host {
@@ -368,7 +369,7 @@ mod futures {
             // Do not hold the lock during the call: the function may call the harness.
             let answer = self.world().answer.take();
             let Some(mut answer) = answer else {
-                return Err(Error::msg("this test has no answer to requests: see `Harness::answer`"));
+                return Err(Error::msg("this test does not answer requests: see `Harness::answer`"));
             };
             let response = answer(Request::from_parts(head, body));
             self.world().answer.get_or_insert(answer);

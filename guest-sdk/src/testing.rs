@@ -1,7 +1,7 @@
-//! Runs a coordinator in a native test, with a test host.
+//! Runs a coordinator in a native test, on a simulated host.
 //!
 //! Tests do not wait in real time: when the coordinator sleeps, the clock of the [`Harness`] advances instantly. A test
-//! scripts events in advance, and each event happens at its time on that clock.
+//! schedules events in advance, and each event happens when the clock reaches its time.
 //!
 //! ```
 //! use std::time::Duration;
@@ -59,7 +59,7 @@ impl Default for Harness {
     }
 }
 
-/// Settings, for use before a run.
+/// Settings, to be made before a run.
 impl Harness {
     /// Creates a harness with the defaults described above.
     #[must_use]
@@ -115,14 +115,16 @@ impl Harness {
 
 /// Methods that run a coordinator.
 impl Harness {
-    /// Runs a coordinator until it returns. Each run is a new term: its number is one higher than in the previous run.
+    /// Runs a coordinator until it returns. Each run serves a new term, whose number is one higher than that of the
+    /// previous run.
     ///
     /// # Errors
-    /// The coordinator's failure, except for a returned [`Stop`](crate::Stop). Also a [kill](crate::Failure::is_kill):
-    /// by the test, at the end of the grace period, or if nothing ended the coordinator for a day on the test's clock.
+    /// Returns the coordinator's failure. A returned [`Stop`](crate::Stop) does not count as a failure, but a
+    /// [kill](crate::Failure::is_kill) does. The coordinator is killed if the test does so, at the end of the grace
+    /// period, or if it is still running a day after the last event that the test has scheduled.
     ///
     /// # Panics
-    /// If the coordinator panics, or runs another coordinator on this harness.
+    /// Panics if the coordinator panics, or runs another coordinator on this harness.
     pub fn run(&self, run: impl FnOnce(&Term) -> Result) -> Result {
         obeyed(self.host.serve(|host| run(&Term::new(host))))
     }
@@ -146,18 +148,18 @@ impl Harness {
 
 /// Events during a run. When a run ends, the events that have not happened yet are dropped.
 impl Harness {
-    /// Asks the coordinator to stop after this time.
+    /// Asks the coordinator to stop once this time has elapsed.
     pub fn stop_after(&self, time: Duration, reason: StopReason) {
         self.at(time, move |test| test.stop(reason));
     }
 
-    /// Kills the coordinator after this time, like a crash of its node. The coordinator ends at its next sleep, check
-    /// or commit.
+    /// Kills the coordinator once this time has elapsed, to simulate a crash of its node. The coordinator ends at its
+    /// next sleep, check or commit.
     pub fn kill_after(&self, time: Duration) {
         self.host.world().script(time, Action::Kill("by the test".to_owned()));
     }
 
-    /// Calls a function after this time.
+    /// Calls a function once this time has elapsed.
     pub fn at(&self, time: Duration, act: impl FnOnce(&Self) + Send + 'static) {
         self.host.world().script(time, Action::Do(Box::new(act)));
     }
@@ -166,7 +168,7 @@ impl Harness {
     pub fn stop(&self, reason: StopReason) {
         let message = match reason {
             StopReason::LeaseAtRisk => "the lease could not be renewed for a while",
-            StopReason::LeaseLost => "the lease is lost",
+            StopReason::LeaseLost => "the lease was lost",
             StopReason::StepDown => "this node steps down",
             StopReason::Replaced => "a newer module takes over",
             StopReason::Shutdown => "the host is shutting down",
@@ -174,12 +176,13 @@ impl Harness {
         self.host.stop(reason, message.to_owned());
     }
 
-    /// Makes the coordinator's next commit fail without saving. If called again, the commit after that fails, too.
+    /// Makes the coordinator's next commit fail without saving anything. Each further call makes one more commit fail.
     pub fn fail_commit(&self, error: StateError) {
         self.host.world().refusals.push_back(error);
     }
 
-    /// Sets a function that answers all further requests of the coordinator. The function may also make a request fail.
+    /// Sets a function that answers all later requests from the coordinator. The function may return an error to make a
+    /// request fail.
     #[cfg(feature = "async")]
     pub fn answer(
         &self,
@@ -192,7 +195,7 @@ impl Harness {
         self.host.world().answer = Some(Box::new(answer));
     }
 
-    /// Sets the time that each further request takes. The default is zero.
+    /// Sets how long each later request takes. The default is zero.
     #[cfg(feature = "async")]
     pub fn latency(&self, time: Duration) {
         self.host.world().latency = time;
@@ -243,7 +246,7 @@ impl Harness {
     }
 }
 
-/// Treats a returned stop as success.
+/// Converts a returned [`Stop`](crate::Stop) to success.
 fn obeyed(result: Result) -> Result {
     result.or_else(|failure| if matches!(failure.kind(), Kind::Stopped(_)) { Ok(()) } else { Err(failure) })
 }

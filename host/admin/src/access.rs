@@ -1,9 +1,9 @@
 //! Access control of the admin endpoint.
 //!
 //! - **Health**, the leader and the metrics are open to every client that reaches the address.
-//! - **Status** is open to clients on this machine, run by any user. Clients on other machines need the token and TLS.
-//!   If a proxy on this machine forwards a request, the request counts as coming from another machine. The host
-//!   recognizes such a request by the headers that proxies add.
+//! - **Status** is open to all clients on this machine, whichever user runs them. Clients on other machines need the
+//!   token and TLS. If a proxy on this machine forwards a request, the request counts as coming from another machine.
+//!   The host recognizes such a request by the headers that proxies add.
 //! - The **output** of coordinators requires the token even on this machine, since other users share the machine.
 //! - **Changes** require the token even on this machine, and are refused if requested by a page on another site.
 //!
@@ -39,7 +39,7 @@ use super::routes::{AdminState, text};
 use baton_base::escape::escape;
 use baton_runtime::read_file;
 
-/// Maximum size of a token file, in bytes. A token has a few dozen.
+/// Maximum size of a token file, in bytes. A token is a few dozen bytes long.
 const LONGEST_TOKEN: u64 = 4096;
 
 /// Minimum length of a token, in characters: 96 random bits in Base64, which cannot be guessed.
@@ -51,13 +51,13 @@ const LARGEST_PEM: u64 = 1 << 20;
 /// Timeout for reading the token file.
 const READ: Duration = Duration::from_secs(5);
 
-/// The error if a file named in the settings cannot be used.
+/// The error returned when a file named in the settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum UnusableFile {
     /// The file does not contain a valid token.
     #[error(
         "{flag} {path}: {why}; the file must have one line of at least {SHORTEST_TOKEN} printable ASCII characters, \
-         such as `openssl rand -base64 24` prints"
+         such as the output of `openssl rand -base64 24`"
     )]
     Token {
         /// The flag that names the file.
@@ -67,7 +67,7 @@ pub enum UnusableFile {
         /// The problem.
         why: String,
     },
-    /// The file does not contain a valid certificate, or the key that belongs to the certificate.
+    /// The certificate file contains no valid certificate, or the key file does not contain the certificate's key.
     #[error("{flag} {path}: {why}; the file must have {needs} in PEM format")]
     Tls {
         /// The flag that names the file.
@@ -119,7 +119,7 @@ impl TlsFiles {
     }
 }
 
-/// The certificate in use. After it has been replaced, open connections continue to use the previous certificate.
+/// The certificate in use. When it is replaced, open connections continue to use the previous certificate.
 #[derive(Clone)]
 pub struct Certificate {
     files: TlsFiles,
@@ -195,8 +195,8 @@ impl Caller {
         Self { is_local: address.to_canonical().is_loopback(), is_encrypted, is_own_user: false }
     }
 
-    /// Returns the caller that stands for a process of the host's own user. It may read everything. It needs no right
-    /// to steer an election, because that user's commands write to the store directly.
+    /// Returns the caller that represents a process run by the host's own user. It may read everything. It needs no
+    /// right to steer an election, because this user's commands write directly to the store.
     pub(super) fn own_user() -> Self {
         Self { is_local: true, is_encrypted: true, is_own_user: true }
     }
@@ -231,7 +231,7 @@ pub(super) enum Denied {
     HasNoToken,
     /// The node's token file cannot be read.
     NoToken(String),
-    /// The request is for a host name that a malicious page may control (DNS rebinding).
+    /// The request's `Host` header has a host name, which a malicious page may control (DNS rebinding).
     OtherHost(String),
     /// The node has no token, so it accepts no changes.
     ChangesNothing,
@@ -351,9 +351,9 @@ impl FromRequestParts<Arc<AdminState>> for HasToken {
 }
 
 impl Access {
-    /// Decides whether a client may make changes. The client needs the token even on this machine, since other users
-    /// share the loopback interface. Requests from pages on other sites are refused, even though browsers do not add
-    /// the token to such requests.
+    /// Checks that a client may make changes. The client needs the token even on this machine, since other users share
+    /// the loopback interface. Requests from pages on other sites are always refused, although browsers do not add the
+    /// token to such requests.
     async fn change(&self, caller: Caller, headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
         let Some(file) = self.token_file.clone() else { return Err(Denied::ChangesNothing) };
         refuse_other_sites(headers, uri)?;
@@ -400,7 +400,7 @@ async fn has_token(file: PathBuf, headers: &HeaderMap) -> Result<bool, Denied> {
         Ok(Ok(Err(error))) => return Err(Denied::NoToken(error.to_string())),
         Ok(Err(_)) | Err(_) => return Err(Denied::NoToken("the token file cannot be read".to_owned())),
     };
-    // Comparing digests instead of tokens reveals nothing about the tokens through its timing.
+    // Compare digests instead of tokens, so that the time taken reveals nothing about the token.
     Ok(Digest::of(given.trim().as_bytes()) == Digest::of(own.as_bytes()))
 }
 
@@ -419,7 +419,7 @@ fn refuse_other_sites(headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
     if headers.get_all(ORIGIN).iter().all(is_own) { Ok(()) } else { Err(Denied::CrossSite) }
 }
 
-/// Returns true if a proxy forwarded the request, so that its client may be on any machine.
+/// Returns true if a proxy forwarded the request. The client may then be on any machine.
 fn is_forwarded(headers: &HeaderMap) -> bool {
     let by_proxy = |name: &str| ["forwarded", "via", "x-real-ip"].contains(&name) || name.starts_with("x-forwarded-");
     headers.keys().any(|name| by_proxy(name.as_str()))
@@ -490,7 +490,7 @@ mod tests {
             assert_eq!(ask(&whole, encrypted, wrong).await, Err(Denied::NeedsToken), "{wrong:?}");
         }
         assert_eq!(ask(&whole, encrypted, Some(&right)).await, Ok(()));
-        // The file may change or disappear at any time.
+        // The token file is read for each request: it may change or disappear at any time.
         std::fs::write(&file, "another-token-of-ours").unwrap();
         assert_eq!(ask(&whole, encrypted, Some(&right)).await, Err(Denied::NeedsToken));
         assert_eq!(ask(&whole, encrypted, Some("bearer another-token-of-ours")).await, Ok(()));

@@ -34,8 +34,8 @@ pub(super) fn open_metrics(watched: &Watched) -> Result<String, fmt::Error> {
     Ok(page)
 }
 
-/// Converts a page from OpenMetrics to the older Prometheus format, in which a counter's description has the same name
-/// as its samples, and there are no units and no end marker.
+/// Converts a page from OpenMetrics to the older Prometheus format. In that format, a counter's description has the
+/// same name as its samples, and there are no units and no end marker.
 pub(super) fn as_prometheus(page: &str) -> String {
     let is_counter = |line: &str| line.starts_with("# TYPE ") && line.ends_with(" counter");
     let counters: Vec<&str> =
@@ -74,8 +74,8 @@ struct Election {
 impl Scrape {
     fn of(watched: &Watched) -> Self {
         let now = watched.clock.now();
-        // Read these before `tracker.effects()`. Otherwise, the effects of an instance that ends in between would be
-        // missing.
+        // Read these before `tracker.effects()`. In the other order, the effects of an instance that ends between the
+        // two reads would be missing.
         let (in_use, effects) = (watched.running.in_use(), watched.running.effects());
         let elections = watched.trackers.iter().map(|tracker| {
             let view = tracker.view();
@@ -84,7 +84,7 @@ impl Scrape {
                 effects: tracker.effects(running.map(|(_, term, effects)| (*term, *effects))),
                 leads: view.leads(now).map(|(_, left)| left),
                 vacant: tracker.vacant(now),
-                // During a swap, use the newest instance.
+                // During a swap, there may be two instances: use the newer one.
                 in_use: in_use.iter().rfind(|(election, ..)| *election == tracker.election).map(|one| one.2.clone()),
                 links: tracker.links(),
                 tracker: Arc::clone(tracker),
@@ -157,7 +157,7 @@ impl Scrape {
         for (label, value) in &self.labels {
             metric.gauge(&[("label", label), ("value", value)], 1.0)?;
         }
-        let help = "1 once this node is ready to take over each of its elections";
+        let help = "1 once this node is ready to take over all of its elections";
         let is_ready = self.elections.iter().all(|one| one.tracker.is_ready());
         Metric::new(encoder, "baton_ready", None, MetricType::Gauge, help)?.gauge(&[], f64::from(u8::from(is_ready)))
     }
@@ -184,7 +184,7 @@ impl Scrape {
         let help = "Time to the deadline; 0 if this node does not lead";
         let left = |one: &Election| one.leads.unwrap_or_default().as_secs_f64();
         self.gauges(encoder, "baton_lease_remaining", seconds, help, left)?;
-        let help = "Changes of the leader that this node saw";
+        let help = "Leader changes that this node has seen";
         let mut metric = Metric::new(encoder, "baton_transitions", None, MetricType::Counter, help)?;
         for one in &self.elections {
             for reason in Transition::ALL {
@@ -192,7 +192,7 @@ impl Scrape {
                 metric.counter(&[one.label(), ("reason", reason.word())], number(count))?;
             }
         }
-        let help = "Time without a leader that this node saw";
+        let help = "Time during which this node saw no leader";
         self.counters(encoder, "baton_leaderless", seconds, help, |one| one.vacant.as_secs_f64())?;
         let help = "Digest of the module that this node would run";
         let mut metric = Metric::new(encoder, "baton_module_info", None, MetricType::Gauge, help)?;
@@ -207,7 +207,7 @@ impl Scrape {
     fn store(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
         let help = "Duration of successful renewals";
         self.histograms(encoder, "baton_renewal_duration", help, |one| &one.tracker.counts.renewals)?;
-        let help = "Requests to the store for the lease and the record, by operation and result";
+        let help = "Store requests for the lease and the record, by operation and result";
         let mut metric = Metric::new(encoder, "baton_store_requests", None, MetricType::Counter, help)?;
         for one in &self.elections {
             for what in StoreOp::ALL {
@@ -231,11 +231,11 @@ impl Scrape {
                 metric.counter(&[one.label(), ("outcome", outcome.word())], number(count))?;
             }
         }
-        let help = "Time from the kill of an instance until it had exited";
+        let help = "Time from the kill of an instance until its exit";
         self.histograms(encoder, "baton_kill_duration", help, |one| &one.tracker.counts.kills)?;
         let help = "Time without an instance during a swap";
         self.histograms(encoder, "baton_swap_gap", help, |one| &one.tracker.counts.swaps)?;
-        let help = "Effects of instances that the gate passed or refused";
+        let help = "Effects of instances that the gate allowed or refused";
         let mut metric = Metric::new(encoder, "baton_effects", None, MetricType::Counter, help)?;
         for one in &self.elections {
             for effect in EffectKind::ALL {
@@ -270,7 +270,7 @@ impl Scrape {
             ("files", |in_use| in_use.files),
             ("requests", |in_use| in_use.requests),
         ];
-        let help = "Peak use of each other limit by the instance";
+        let help = "Peak usage by the instance of each other limited resource";
         let mut metric = Metric::new(encoder, "baton_guest_usage", None, MetricType::Gauge, help)?;
         for (one, in_use) in running() {
             for (limit, share) in limits {
@@ -278,7 +278,7 @@ impl Scrape {
             }
             metric.gauge(&[one.label(), ("limit", "kept_bytes")], number(in_use.kept))?;
         }
-        let help = "Each other limit of the instance";
+        let help = "Limit of the instance for each other resource";
         let mut metric = Metric::new(encoder, "baton_guest_limit", None, MetricType::Gauge, help)?;
         for (one, in_use) in running() {
             for (limit, share) in limits {
@@ -346,8 +346,8 @@ mod tests {
         open_metrics(&Watched::of_nothing()).unwrap()
     }
 
-    /// Returns each metric with the labels of its samples, except the label for the election. In this test, instance
-    /// metrics have no samples.
+    /// Returns each metric with the labels of its samples, without the label `election`. Metrics of instances have no
+    /// samples in this test.
     fn described(page: &str) -> BTreeMap<String, Vec<String>> {
         let mut all = BTreeMap::new();
         for line in page.lines() {
@@ -400,7 +400,7 @@ mod tests {
         let (new, old) = (page(), as_prometheus(&page()));
         assert!(new.contains("# TYPE baton_transitions counter\n") && new.ends_with("# EOF\n"));
         assert!(old.contains("# TYPE baton_transitions_total counter\nbaton_transitions_total{"), "{old}");
-        assert!(old.contains("# HELP baton_leaderless_seconds_total Time without a leader that this node saw\n"));
+        assert!(old.contains("# HELP baton_leaderless_seconds_total Time during which this node saw no leader\n"));
         assert!(!old.contains("# UNIT") && !old.contains("# EOF"));
         let samples = |page: &str| page.lines().filter(|line| !line.starts_with('#')).count();
         assert_eq!(samples(&new), samples(&old));

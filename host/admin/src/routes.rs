@@ -31,10 +31,10 @@ use baton_base::escape::escape;
 use baton_node::telemetry::ElectionTracker;
 
 const PATHS: &str =
-    "The paths are: / (the page), /livez, /readyz, /leader/ELECTION, /metrics, and what /v1/openapi.json lists.\n";
+    "The paths are: / (the page), /livez, /readyz, /leader/ELECTION, /metrics, and those in /v1/openapi.json.\n";
 
-/// Maximum number of concurrent metrics pages. A page counts until its client has read it, which may never happen. With
-/// 1000 elections, a page has 10 MB.
+/// Maximum number of concurrent metrics pages. A page counts toward this number until its client has read it, which may
+/// never happen. With 1000 elections, a page is 10 MB long.
 const PAGES: usize = 8;
 
 /// Size of a piece of a page, in bytes. The next piece is sent when the client has read most of the previous one.
@@ -49,8 +49,8 @@ pub(super) struct AdminState {
     pub(super) changes: Semaphore,
     pub(super) histories: Histories,
     pub(super) versions: Versions,
-    /// Separate from the log streams: local clients can open event streams without a token, and must not end log
-    /// streams.
+    /// Separate from the log streams, because local clients can open event streams without a token, and must not be
+    /// able to end log streams.
     pub(super) event_streams: Streams,
     pub(super) log_streams: Streams,
     /// True once the host is shutting down and logs nothing more.
@@ -138,7 +138,7 @@ async fn ready(State(asked): State<Arc<AdminState>>) -> Response {
     verdict(&asked.watched.lacks())
 }
 
-/// The error if the node is not in the election.
+/// The error returned when the node is not in the election.
 pub(super) struct NoPart(pub(super) String);
 
 impl IntoResponse for NoPart {
@@ -153,7 +153,7 @@ struct Leader {
     election: String,
     /// True if this node leads and its instance runs.
     here: bool,
-    /// The leader that this node knows; null if there is none.
+    /// The current leader, as far as this node knows; null if it knows of none.
     leader: Option<String>,
     /// The highest term that this node has seen.
     term: u64,
@@ -341,7 +341,7 @@ mod tests {
         own.chain(parts.flat_map(|part| properties(part, described))).collect()
     }
 
-    /// Returns the schema for an object's additional properties, if the object may have any.
+    /// Returns the schema of an object's additional properties, if the object may have any.
     fn extras<'a>(schema: &'a Value, described: &'a Value) -> Option<&'a Value> {
         let schema = resolved(schema, described);
         let mut parts = schema["allOf"].as_array().into_iter().flatten();
@@ -352,8 +352,8 @@ mod tests {
         schema["required"].as_array().is_some_and(|names| names.iter().any(|name| name == property))
     }
 
-    /// Checks that a value matches its schema: it has all properties of the schema, and has others only if the schema
-    /// allows additional properties.
+    /// Checks that a value matches its schema. The value must have all properties in the schema. It may have other
+    /// properties only if the schema allows that.
     fn fits(value: &Value, schema: &Value, described: &Value) {
         let schema = resolved(schema, described);
         match value {
@@ -437,7 +437,7 @@ mod tests {
             let (elsewhere, _) = get(&asked, &path.replace("{election}", "job"), false).await;
             let expected = if path.starts_with("/v1/") { StatusCode::FORBIDDEN } else { status };
             assert_eq!(elsewhere, expected, "{path} asked from another machine");
-            // A client without the token cannot find out whether the election exists.
+            // Without the token, a client must not be able to find out whether the election exists.
             let needs_token = path.ends_with("/logs");
             assert_eq!(status == StatusCode::FORBIDDEN, needs_token, "{path}");
             if path.contains("{election}") && !needs_token {
@@ -449,7 +449,7 @@ mod tests {
 
     const TOKEN: &str = "0123456789abcdef";
 
-    /// Sends a call with these headers, either from this machine or over TLS from another machine. Unless the call was
+    /// Sends a call with these headers, from this machine, or over TLS from another machine. If the call is not
     /// refused, checks that the response matches the OpenAPI document.
     async fn change(
         asked: &Arc<AdminState>,
@@ -477,7 +477,7 @@ mod tests {
         status
     }
 
-    /// Returns the paths of all operations that make changes, according to the OpenAPI document.
+    /// Returns the paths of all operations that change something, according to the OpenAPI document.
     async fn changing(asked: &Arc<AdminState>) -> Vec<String> {
         let described = document(asked).await;
         let docs = include_str!("../../../docs/monitoring.md");
@@ -524,7 +524,7 @@ mod tests {
                     assert_eq!(answer, StatusCode::UNAUTHORIZED, "{path} with {wrong:?}");
                 }
                 assert_eq!(change(&whole, &path, is_local, &[json], body).await, StatusCode::UNAUTHORIZED, "{path}");
-                // The headers that a browser sends on behalf of a page on another site.
+                // Headers that a browser sends if a page on another site makes the request.
                 for (name, value) in [
                     ("origin", "https://evil.example"),
                     ("origin", "null"),
@@ -543,7 +543,7 @@ mod tests {
                 (answer.status(), &answer.headers()[ALLOW]),
                 (StatusCode::METHOD_NOT_ALLOWED, &"POST".parse().unwrap())
             );
-            // The token is accepted. Calls may still fail, because the store has no such election.
+            // The token is accepted. The call itself may still fail, because the store does not contain the election.
             for (is_local, site) in [(true, "none"), (false, "same-origin")] {
                 let headers = [json, right, ("sec-fetch-site", site), ("origin", "http://127.0.0.1:7070")];
                 let answer = change(&whole, &path, is_local, &headers, body).await;

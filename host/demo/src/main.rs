@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout_at};
 
 /// Lease duration: the shortest that the embedded store accepts.
 const LEASE: Duration = Duration::from_secs(2);
-/// Time limit on each awaited step. Unless the machine is busy, each step takes much less time.
+/// Maximum time to wait for each step. Unless the machine is busy, each step takes much less time.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Number of lines that a leader's instance prints before the demo ends the leader.
 const BEATS: usize = 3;
@@ -71,7 +71,7 @@ async fn show(fleet: &mut Fleet, baton: &Path, coordinator: &Path, folder: &Path
     steps.push(("first leader", begin.elapsed(), first.to_string()));
     fleet.beats(&first).await?;
 
-    fleet.say(&format!("SIGKILL {}: it released nothing, and the kernel tells the others that it is gone", first.node));
+    fleet.say(&format!("SIGKILL {}: it released nothing, but the kernel reports its death to the others", first.node));
     let begin = Instant::now();
     fleet.signal(&first.node, Signal::KILL)?;
     fleet.exited(&first.node).await?;
@@ -79,7 +79,7 @@ async fn show(fleet: &mut Fleet, baton: &Path, coordinator: &Path, folder: &Path
     steps.push(("takeover after the crash", begin.elapsed(), second.to_string()));
     fleet.beats(&second).await?;
 
-    fleet.say(&format!("SIGTERM {}: an orderly end, as in a rolling update", second.node));
+    fleet.say(&format!("SIGTERM {}: an orderly stop, as in a rolling update", second.node));
     let begin = Instant::now();
     fleet.signal(&second.node, Signal::TERM)?;
     let third = fleet.next_leader(second.term).await.context("waiting for the hand-off")?;
@@ -100,7 +100,7 @@ async fn show(fleet: &mut Fleet, baton: &Path, coordinator: &Path, folder: &Path
     for (step, took, who) in steps {
         println!("  {step:<26}{:>6.2} s   {who}", took.as_secs_f64());
     }
-    println!("  Each term's number was higher than the one before, and no two instances ran at a time.");
+    println!("  Each term had a higher number than the one before, and no two instances ran at the same time.");
     Ok(())
 }
 
@@ -116,7 +116,7 @@ impl fmt::Display for Leader {
     }
 }
 
-/// A line of a node's log; the line is `None` once the log has ended, because the node has exited.
+/// A line of a node's log. The line is `None` once the node has exited and its log has ended.
 struct Heard {
     node: String,
     line: Option<String>,
@@ -179,7 +179,7 @@ impl Fleet {
         let reader = std::thread::spawn(move || {
             for line in stderr.into_iter().flat_map(|pipe| BufReader::new(pipe).lines()) {
                 let Ok(line) = line else { break };
-                // Ignore errors: the receiver is dropped only once the demo has failed.
+                // Ignore errors, since the receiver is dropped only if the demo has failed.
                 let _ = speaker.send(Heard { node: node.clone(), line: Some(line) });
             }
             let _ = speaker.send(Heard { node, line: None });
@@ -232,10 +232,10 @@ impl Fleet {
         }
     }
 
-    /// Receives one more line, and prints it if it is one that the demo shows.
+    /// Receives one more line, and prints it if it is among those that the demo shows.
     async fn hear(&mut self, deadline: Instant) -> anyhow::Result<()> {
         let Ok(Some(Heard { node, line })) = timeout_at(deadline, self.heard.recv()).await else {
-            bail!("nothing of it within {} s", PATIENCE.as_secs());
+            bail!("not seen within {} s", PATIENCE.as_secs());
         };
         let Some(line) = line else {
             let ended = self.nodes.get_mut(&node).context("no such node")?;
@@ -269,7 +269,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Prints a line, after the time since the start of the demo.
+    /// Prints the time since the start of the demo, followed by a line of text.
     fn say(&self, what: &str) {
         println!("{:>6.2}  {what}", self.begin.elapsed().as_secs_f64());
     }
@@ -282,13 +282,13 @@ impl Fleet {
 
     /// Checks that the instance of `old` had ended before `new` was elected.
     fn ended_before(&self, old: &Leader, new: &Leader) -> anyhow::Result<()> {
-        let gone = self.time_of(old, "ended").with_context(|| format!("{old} never said that it is gone"))?;
+        let gone = self.time_of(old, "ended").with_context(|| format!("{old} never logged its end"))?;
         let elected = self.time_of(new, "elected").with_context(|| format!("{new} was never elected"))?;
         ensure!(gone < elected, "{new} was elected at {elected}, before {old} was gone at {gone}");
         Ok(())
     }
 
-    /// Checks that no instance printed anything once the next term's instance had started.
+    /// Checks that no instance printed anything after the instance of the next term had started.
     fn one_at_a_time(&self) -> anyhow::Result<()> {
         for started in self.events.iter().filter(|e| e.text("event") == "started") {
             let late = |e: &&Event| e.text("event") == "output" && e.term() < started.term();
@@ -322,7 +322,7 @@ struct Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Ignore errors: both calls fail only if the process has already been reaped.
+        // Ignore errors, since both calls fail only if the process has already been reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if let Some(reader) = self.reader.take() {

@@ -1,5 +1,5 @@
 //! Tests of the election's rules, with one scene for each rule. A scene passes inputs to the elector, and checks the
-//! effects. The simulation finds cases that nobody thought of. These scenes document the meaning of the rules.
+//! effects. The simulation finds cases that nobody thought of. These scenes document what each rule means.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may end by a panic")]
 #![allow(missing_docs, reason = "nobody links against a test")]
 
@@ -24,8 +24,7 @@ fn released_lease_is_acquired_at_once_with_next_term() {
     let written = scene.answer(Ok(Reply::Done));
     let Op::Write { id: under, version, record } = only_request(&written) else { panic!("{written:?}") };
     assert_eq!((under, version.0.as_str(), record.term, record.failures), (id, "v1", 7, 0));
-    // All times count from the moment just before the acquire was sent, not from the answer to the acquire or from the
-    // write.
+    // Both times count from just before the acquire was sent, not from its answer or from the write.
     let (deadline, abort_at) = (scene.sent + D * 8 / 10, scene.sent + D * 93 / 100);
     let started = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
     assert_eq!(started, [Effect::Start { term: 7, version: module(0), deadline, abort_at }]);
@@ -104,7 +103,7 @@ fn deleted_record_continues_from_highest_term_after_wait() {
     let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
     assert_eq!((record.term, record.node.clone()), (9, None));
     scene.answer(Ok(Reply::Version(Version("v9".to_string()))));
-    // No host, including this one, mistakes the object for that of a new election.
+    // The record shows every host, including this one, that this is not a new election.
     scene.acquires(freed(record));
     let acquired = scene.now;
     scene.answer(Ok(Reply::Done));
@@ -118,12 +117,13 @@ fn new_holder_waits_a_minute_when_unwritten_record_disappears() {
     let mut before = record(9, "other");
     before.outcome = Some(Outcome::Done);
     scene.reads(object(LeaseState::Free, Some(before.clone())));
-    // The record is still the previous holder's, so the length of the new holder's lease is unknown.
+    // The lease is held, but the record is still the previous holder's, so the length of the new holder's lease is
+    // unknown.
     scene.reads(object(LeaseState::Held, Some(before)));
     let Op::Create { record } = only_request(&scene.reads(Snapshot::Nothing)) else { panic!("nothing is created") };
     assert_eq!((record.term, record.lease), (9, SECOND * 60));
     scene.answer(Ok(Reply::Version(Version("v9".to_string()))));
-    // No host, including this one, mistakes the object for that of a new election.
+    // The record shows every host, including this one, that this is not a new election.
     scene.acquires(freed(record));
     let acquired = scene.now;
     scene.answer(Ok(Reply::Done));
@@ -139,7 +139,7 @@ fn record_with_highest_term_is_left_alone_and_reported_once() {
     }
     let told = |report: &&Report| matches!(report, Report::StoreTrouble { error: StoreError::Misconfigured(_), .. });
     assert_eq!(scene.told.iter().filter(told).count(), 2, "{:?}", scene.told);
-    // Once the term is corrected, the election continues from the corrected term.
+    // Once somebody corrects the term in the record, the election continues from there.
     scene.acquires(object(LeaseState::Expired, Some(record(7, "other"))));
     assert_eq!(written_term(&scene.answer(Ok(Reply::Done))), Some(8));
 }
@@ -164,7 +164,7 @@ fn failure_count_saturates_at_its_maximum() {
     scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
     let noted = scene.input(Input::Gone { end: End::Failed("again".to_string()) });
     assert!(scene.told.iter().any(|report| matches!(report, Report::Elected { .. })), "{:?}", scene.told);
-    // The failure count is saved without a write of its own: the write that marks the record as released contains it.
+    // The failure count needs no write of its own: it is saved by the write that marks the record as released.
     assert_eq!(written_record(&noted).failures, u32::MAX);
     assert!(matches!(only_request(&scene.marks(&noted)), Op::Release { .. }));
 }
@@ -207,8 +207,8 @@ fn refused_acquire_is_followed_by_reading_and_new_id() {
 
 #[test]
 fn unsent_acquire_changes_nothing() {
-    // No node has ever led this election, so the first holder need not wait. An acquire that was sent, but has no clear
-    // answer, would cast doubt on this.
+    // No node has ever led this election, so the first holder need not wait. An acquire that was sent but not clearly
+    // answered would change that: another node might have led. These acquires are not even sent.
     let mut scene = Scene::new();
     let created = scene.reads(Snapshot::Nothing);
     let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
@@ -298,7 +298,7 @@ fn record_is_rewritten_while_earlier_write_may_arrive() {
     scene.input(Input::Gone { end: End::Failed("no".to_string()) });
     assert_eq!(scene.run_until_started(), module(0));
     let failed_once = loop {
-        // After 60 s without a failure the host resets the count, and the answer to that write is lost.
+        // The host resets the failure count after 60 s without a failure. Later, the answer to this write is lost.
         let effects = if scene.pending.is_some() { scene.answer(Ok(Reply::Done)) } else { scene.wakes() };
         if scene.asked_to_write {
             let reset = written_record(&effects);
@@ -307,8 +307,8 @@ fn record_is_rewritten_while_earlier_write_may_arrive() {
         }
     };
     assert_eq!(only_request(&scene.input(Input::Gone { end: End::Failed("no".to_string()) })), Op::Read);
-    // The record already has the desired content. The host nevertheless writes it again: afterwards, the earlier write,
-    // which would reset the count, can no longer succeed.
+    // The record already has the desired content, but the host writes it again. The earlier write, which would reset
+    // the count, can no longer succeed after that.
     let again = scene.answer(Ok(Reply::Read(held("v9", failed_once.clone()))));
     let Op::Write { version, record, .. } = only_request(&again) else { panic!("{again:?}") };
     assert_eq!((version.0.as_str(), record), ("v9", failed_once));
@@ -347,7 +347,7 @@ fn renewals_fail_until_host_aborts(error: &StoreError) {
     }
     assert_eq!(stopped, Some((StopReason::LeaseAtRisk, renewed + D * 7 / 10)));
     assert_eq!(killed, Some(renewed + D * 8 / 10));
-    // The instance is not gone, so the host ends itself.
+    // The killed instance still exists, so the host aborts its own process.
     let aborted = std::iter::repeat_with(|| scene.wakes())
         .find(|effects| effects.iter().any(|effect| matches!(effect, Effect::Abort { .. })));
     assert!(aborted.is_some());
@@ -359,7 +359,7 @@ fn kill_gets_its_time_again_once_after_pause() {
     let mut scene = Scene::leading();
     scene.wakes();
     scene.answer(Err(StoreError::Lost("taken".to_string())));
-    // The host is paused, and does not learn whether the instance is gone.
+    // The host is paused, so it does not know yet whether the instance has exited.
     scene.now = scene.now + D * 2;
     let woken = scene.now;
     let aborts = |effects: &[Effect]| effects.iter().any(|effect| matches!(effect, Effect::Abort { .. }));
@@ -367,7 +367,7 @@ fn kill_gets_its_time_again_once_after_pause() {
     while !aborts(&scene.wakes()) {}
     assert_eq!(scene.now, woken + D * 13 / 100);
 
-    // If the host is paused again, it gets no more time: it ends itself.
+    // After a second pause, the host gets no more time: it aborts its own process.
     let mut scene = Scene::leading();
     scene.wakes();
     scene.answer(Err(StoreError::Lost("taken".to_string())));
@@ -383,7 +383,7 @@ fn kill_gets_its_time_again_once_after_pause() {
 
 #[test]
 fn kill_that_follows_pause_gets_no_more_time() {
-    // The host wakes past the deadline, kills the instance, and is paused again.
+    // The host wakes up after the deadline, kills the instance, and is paused again.
     let mut scene = Scene::leading();
     scene.now = scene.sent + D * 85 / 100;
     let woken = scene.input(Input::Tick);
@@ -417,8 +417,8 @@ fn clock_that_is_set_forward_gives_kill_no_more_time() {
 #[test]
 fn dying_process_is_left_to_system_and_lease_expires() {
     let is_abort = |effect: &Effect| matches!(effect, Effect::Abort { .. });
-    // The instance's process ends by itself or is killed after a step-down, and the kernel does not finish removing the
-    // process.
+    // The instance's process exits by itself, or is killed after a step-down. In both cases, the kernel never finishes
+    // removing the process.
     for ends in [Input::Dying, Input::StepDown { reason: "it asked for it".to_string() }] {
         let mut scene = Scene::leading();
         let (began, mut renewed) = (scene.now, scene.sent);
@@ -438,7 +438,7 @@ fn dying_process_is_left_to_system_and_lease_expires() {
                 lost.get_or_insert(scene.now);
             }
         }
-        // A node must not lead forever with an instance that it cannot end.
+        // The node gives up the lease in the end. Otherwise it would lead forever with an instance that it cannot end.
         assert_eq!(lost, Some(renewed + D * 93 / 100), "{ends:?}");
         let before = scene.told.len();
         assert!(scene.input(Input::Gone { end: End::Killed }).is_empty());
@@ -503,7 +503,7 @@ fn known_loss_kills_at_once() {
         matches!(effects[..], [Effect::Stop { reason: StopReason::LeaseLost, .. }, Effect::Kill { .. }]),
         "{effects:?}"
     );
-    // If the lease is lost during the grace period, the instance is killed immediately.
+    // The lease is lost during the grace period. The instance is killed immediately.
     let mut scene = Scene::leading();
     scene.input(Input::StepDown { reason: "asked".to_string() });
     scene.wakes();
@@ -525,7 +525,8 @@ fn known_loss_kills_at_once_when_superseded_write_fails() {
     let mut scene = Scene::leading();
     scene.input(Input::Plan(plan(1, None)));
     let superseded = scene.pending;
-    // Another version is planned before the first write is answered, so the elector first reads the record.
+    // Another version is planned before the first write is answered. The elector therefore reads the record before it
+    // writes again.
     let asked = scene.input(Input::Plan(plan(2, None)));
     assert_eq!(only_request(&asked), Op::Read);
     scene.pending = superseded;
@@ -552,7 +553,7 @@ fn lease_is_lost_when_reading_shows_it_not_renewable() {
         while !scene.asked_to_read {
             scene.wakes();
         }
-        // The write of the next term had an unknown outcome, but the store has carried it out.
+        // The host got no clear answer to the write of the next term, but the store has carried out the write.
         let found = Snapshot::Object { lease, version: Version("v3".to_string()), record: Some(claimed) };
         let effects = scene.answer(Ok(Reply::Read(found)));
         let is_stopped =
@@ -600,7 +601,7 @@ fn mark_names_whole_term_when_shutdown_follows_its_write() {
     scene.acquires(object(LeaseState::Free, Some(Record { released: true, ..of_another.clone() })));
     let begun = written_record(&scene.answer(Ok(Reply::Done)));
     assert_ne!((&begun.node, begun.lease, begun.since), (&of_another.node, SECOND * 10, of_another.since));
-    // The store has carried out the write, but its answer has not arrived.
+    // The store has carried out the write, but the host has not received the answer.
     assert_eq!(only_request(&scene.input(Input::Shutdown)), Op::Read);
     let mark = written_record(&scene.answer(Ok(Reply::Read(held("v2", begun.clone())))));
     assert_eq!(mark, Record { released: true, ..begun });
@@ -637,8 +638,8 @@ fn record_with_shorter_lease_than_wait_loses_lease() {
         while !scene.asked_to_read {
             scene.wakes();
         }
-        // The record was deleted. Since then, an earlier create by this holder, with a shorter lease, has reached the
-        // store.
+        // The record was deleted. Then this holder's earlier request to create the record, with a shorter lease,
+        // reached the store.
         scene.answer(Ok(Reply::Read(held("v2", Record { lease: found, ..note.clone() }))));
         let is_lost = matches!(scene.told.last(), Some(Report::Standby { .. }));
         assert_eq!(is_lost, !is_enough, "{found:?}: {:?}", scene.told);
@@ -663,7 +664,7 @@ fn node_follows_only_after_release_is_carried_out() {
     scene.input(Input::Plan(Plan::default()));
     let marks = scene.input(Input::Gone { end: End::Done });
     assert!(written_record(&marks).released);
-    // The store is busy. Between two attempts, no request is pending, although the lease is not released yet.
+    // The store is busy. No request is pending between two attempts, but the lease is not released yet.
     scene.answer(Err(unknown()));
     assert!(!scene.elector.follows() && scene.pending.is_none());
     let Op::Read = only_request(&scene.wakes()) else { panic!("it reads what became of the mark") };
@@ -676,7 +677,7 @@ fn node_follows_only_after_release_is_carried_out() {
     scene.answer(Ok(Reply::Done));
     assert!(scene.elector.follows() && !scene.elector.holds_lease(), "{:?}", scene.told);
     assert_eq!(scene.elector.deadline(), None);
-    // Once the node has requested the lease, it may hold the lease without knowing that.
+    // A node that has requested the lease may hold it without knowing that.
     scene.input(Input::Plan(plan(0, None)));
     scene.acquires(object(LeaseState::Free, Some(record(2, "this"))));
     scene.answer(Err(unknown()));
@@ -761,13 +762,13 @@ fn second_signal_allows_one_more_try_during_release() {
             }
             scene
         };
-        // If an attempt is under way, it is the last one.
+        // If an attempt is in progress, it is the last one.
         let mut scene = ending();
         assert_eq!(scene.input(Input::SkipGrace), []);
         assert_eq!(scene.answer(Err(unknown())), [Effect::Finished]);
         assert!(matches!(scene.told.last(), Some(Report::NotReleased { .. })), "{:?}", scene.told);
 
-        // If no attempt is under way, the host makes the next one immediately, as the last one.
+        // If no attempt is in progress, the host immediately makes one last attempt.
         let mut scene = ending();
         assert_eq!(scene.answer(Err(unknown())), []);
         let hurried = only_request(&scene.input(Input::SkipGrace));
@@ -775,7 +776,7 @@ fn second_signal_allows_one_more_try_during_release() {
             assert!(matches!(hurried, Op::Release { .. }), "{hurried:?}");
             assert_eq!(scene.answer(Ok(Reply::Done)), [Effect::Finished]);
         } else {
-            // The elector first reads whether the mark was written.
+            // The elector first reads whether the record was marked as released.
             assert_eq!(hurried, Op::Read);
             assert_eq!(scene.answer(Err(unknown())), [Effect::Finished]);
         }
@@ -801,8 +802,8 @@ fn refusal_is_reported_once_and_retried_less_often() {
             scene.told.iter().filter(trouble).count()
         };
         assert_eq!(troubles(&scene), 1, "{:?}", scene.told);
-        // Another node holds the lease, so the object exists, and this node need not create it. The store may still
-        // refuse this node's acquire.
+        // Another node holds the lease. The object therefore exists, and the earlier error in creating it no longer
+        // matters. An earlier error in acquiring the lease still does.
         scene.reads(object(LeaseState::Held, Some(record(2, "other"))));
         assert_eq!(troubles(&scene), if nothing { 2 } else { 1 }, "{:?}", scene.told);
         scene.acquires(object(LeaseState::Free, Some(record(2, "other"))));
@@ -818,7 +819,7 @@ fn misconfiguration_is_reported_once_for_all_requests() {
         let mut scene = Scene::with(OnDone::Repeat);
         scene.reads(Snapshot::Nothing);
         assert_eq!(scene.answer(Err(error.clone())), []);
-        // Another node has created the object, but does not hold the lease yet.
+        // Another node has created the object, but has not acquired the lease yet.
         scene.acquires(object(LeaseState::Free, Some(record(0, "other"))));
         assert_eq!(scene.answer(Err(error)), []);
         let troubles: Vec<_> =
@@ -911,7 +912,7 @@ fn holder_without_record_is_reported_after_two_leases() {
 #[test]
 fn outside_client_is_reported_again_after_another_holder() {
     let mut scene = Scene::new();
-    // A node that waits for another instance writes a record without a holder.
+    // While a node waits for another node's instance to end, the record that it has written has no holder.
     let waits = Record { node: None, ..record(3, "other") };
     for lease in [LeaseState::HeldForever, LeaseState::HeldForever, LeaseState::Held, LeaseState::HeldForever] {
         assert_eq!(scene.reads(object(lease, Some(waits.clone()))), []);
@@ -957,8 +958,8 @@ fn rests_grow_until_fifth_failure_steps_down() {
         let ended = scene.now;
         let noted = scene.input(Input::Gone { end: End::Failed("no".to_string()) });
         assert_eq!(written_record(&noted).failures, failures);
-        // A plan for the same module never shortens the rest, not even while the host is still writing the failure into
-        // the record.
+        // A plan for the same module never shortens the rest period after a failure, even if the plan arrives while the
+        // host is still writing the failure into the record.
         if failures > 2 {
             scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
         }
@@ -1014,7 +1015,7 @@ fn cool_off_and_its_growth_outlast_time_without_module() {
     let first = wait(&mut scene).expect("it cools off");
     scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
     scene.answer(Ok(Reply::Done));
-    // An operator suspends the election and resumes it at once.
+    // An operator suspends the election, and resumes it immediately. This does not end the cool-off.
     scene.input(Input::Plan(Plan::default()));
     scene.input(Input::Plan(plan(0, None)));
     let free = object(LeaseState::Free, Some(record(2, "this")));
@@ -1023,7 +1024,7 @@ fn cool_off_and_its_growth_outlast_time_without_module() {
     scene.run_until_started();
     let second = wait(&mut scene).expect("it cools off");
     assert!(first < SECOND * 13 && second > SECOND * 14, "{first:?}, {second:?}");
-    // The cool-off ends early if no other node acquires the free lease for 10 s.
+    // The cool-off ends early if no other node has acquired the free lease after 10 s.
     scene.answer(Ok(Reply::Version(Version("v4".to_string()))));
     scene.answer(Ok(Reply::Done));
     assert_eq!(scene.reads(free.clone()), []);
@@ -1063,7 +1064,7 @@ fn last_of_ten_planned_versions_is_served() {
             None => scene.wakes(),
         };
     }
-    // These plans arrive during the swap. The next term is written only once the old instance is gone.
+    // These plans arrive during the swap. The host writes the next term only once the old instance has exited.
     for number in 6..=10 {
         let effects = scene.input(Input::Plan(plan(number, None)));
         assert!(!effects.iter().any(|effect| matches!(effect, Effect::Request { .. })), "{effects:?}");
@@ -1078,12 +1079,12 @@ fn term_begins_only_with_half_of_lease_left() {
     let mut scene = Scene::new();
     scene.acquires(object(LeaseState::Free, Some(record(1, "other"))));
     scene.answer(Ok(Reply::Done));
-    // The host was paused. It renews the lease before it starts the term.
+    // The host was paused for more than half of D, so it renews the lease before it starts the term.
     scene.now = scene.sent + D * 6 / 10;
     let renews = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
     assert!(matches!(renews[..], [Effect::Request { op: Op::Renew { .. }, .. }]), "{renews:?}");
     assert!(matches!(scene.answer(Ok(Reply::Done))[..], [Effect::Start { term: 2, .. }]));
-    // The host also renews the lease before it writes the next version's term.
+    // For the same reason, the host renews the lease before it writes the next version's term.
     scene.now = scene.sent + D * 6 / 10;
     let renews = scene.input(Input::Plan(plan(1, None)));
     assert!(matches!(only_request(&renews), Op::Renew { .. }), "{renews:?}");
@@ -1106,7 +1107,7 @@ fn new_version_waits_while_renewals_fail() {
 #[test]
 fn aborted_swap_keeps_failure_count() {
     let failed = || Input::Gone { end: End::Failed("no".to_string()) };
-    // The instance ends before or after the rollback.
+    // The instance ends either before or after the rollback.
     for is_gone_first in [false, true] {
         let mut scene = Scene::leading();
         scene.input(failed());
@@ -1125,7 +1126,7 @@ fn aborted_swap_keeps_failure_count() {
         } else {
             scene.input(failed())
         };
-        // If an instance ends during a swap, the failure counts of both versions stay unchanged.
+        // An instance that ends during a swap does not change the failure count of either version.
         let Op::Write { record, .. } = only_request(&asked) else { panic!("{asked:?}") };
         assert_eq!((record.module.as_deref(), record.failures), (Some("sha256:0"), 1));
     }
@@ -1146,7 +1147,7 @@ fn late_health_is_noted_when_another_version_follows() {
     while scene.pending.is_none() {
         scene.wakes();
     }
-    // While renewals fail, the host does not write the next term in advance.
+    // While renewals fail, the host does not write the next term ahead of time.
     scene.answer(Err(unknown()));
     scene.input(Input::Plan(plan(1, None)));
     assert!(scene.now.since(started) < SECOND * 60);
@@ -1161,7 +1162,7 @@ fn bad_version_is_rolled_back_under_same_lease() {
     for (ends, reason) in [
         (vec![End::Crashed("unreachable".to_string())], "unreachable"),
         (vec![End::Fatal("no".to_string())], "no"),
-        (vec![failed("a"), failed("b"), failed("c")], "3 failures within its probation, the last: c"),
+        (vec![failed("a"), failed("b"), failed("c")], "3 failures within its probation, most recently: c"),
     ] {
         let mut scene = Scene::on_probation();
         let (last, first) = ends.split_last().unwrap();
@@ -1178,7 +1179,7 @@ fn bad_version_is_rolled_back_under_same_lease() {
             _ => None,
         });
         assert_eq!(rejected, Some((module(1), reason, Some(module(0)))));
-        // A plan that was made before the rollback does not bring the bad version back.
+        // A plan from before the rollback does not bring the bad version back.
         scene.input(Input::Plan(plan(1, Some(0))));
         assert_eq!(scene.elector.plan(), &plan(0, None));
         assert_eq!(scene.run_until_started(), module(0));
@@ -1220,7 +1221,7 @@ fn version_is_proven_after_thirty_good_seconds() {
         }
     };
     assert!((SECOND * 30..SECOND * 31).contains(&proven), "{proven:?}");
-    // After its probation, the version is treated like any other.
+    // A failure after the probation does not make the host reject the version.
     let effects = scene.input(Input::Gone { end: End::Fatal("late".to_string()) });
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::Reject { .. })), "{effects:?}");
 }
@@ -1228,12 +1229,12 @@ fn version_is_proven_after_thirty_good_seconds() {
 #[test]
 fn probation_counts_from_begin_of_instance() {
     let is_proof = |effect: &Effect| matches!(effect, Effect::Prove { version, .. } if *version == module(1));
-    // If the instance begins late, the probation also ends late.
+    // If the instance begins late, its probation also ends later.
     let mut scene = Scene::about_to_begin();
     assert_eq!(scene.goes_on_for(SECOND * 50), []);
     assert_eq!(scene.input(Input::Begun), []);
     assert_eq!(scene.goes_on_for(SECOND * 29), []);
-    // A repeated `Begun` does not move the end of the probation.
+    // A second `Begun` does not postpone the end of the probation.
     scene.input(Input::Begun);
     assert!(scene.goes_on_for(SECOND).iter().any(is_proof));
 
@@ -1251,7 +1252,7 @@ fn failed_version_is_not_proven_before_next_instance_begins() {
     scene.input(Input::Gone { end: End::Failed("busy".to_string()) });
     assert_eq!(scene.run_until_started(), module(1));
     assert_eq!(scene.goes_on_for(SECOND * 40), []);
-    // Once this instance has begun, the running time of the previous instance counts, too.
+    // As soon as this instance has begun, the running time of the previous instance counts as well.
     let effects = scene.input(Input::Begun);
     assert!(matches!(&effects[0], Effect::Prove { version, .. } if *version == module(1)), "{effects:?}");
 }
@@ -1308,13 +1309,13 @@ fn pause_of_one_version_does_not_delay_another() {
     let asked = scene.input(Input::Plan(plan(1, None)));
     assert_eq!(written_term(&asked), Some(3));
 
-    // The new version is planned while the host is still writing the old version's outcome into the record.
+    // The new version is planned while the host is still recording that the old version is done.
     let mut scene = Scene::leading();
     scene.input(Input::Gone { end: End::Done });
     scene.input(Input::Plan(plan(1, None)));
     assert_eq!(written_term(&scene.answer(Ok(Reply::Version(Version("v3".to_string()))))), Some(3));
 
-    // The next leader has written its term, and waits until the pause ends.
+    // The next leader has written its term, and waits for the old version's pause to end.
     let mut scene = Scene::new();
     scene.acquires(object(LeaseState::Free, Some(Record { paused_until: Some(SECOND * 9), ..record(6, "other") })));
     scene.answer(Ok(Reply::Done));
@@ -1332,7 +1333,7 @@ fn pause_continues_at_next_leader_and_death_is_no_failure() {
         (LeaseState::Free, 4, SECOND * 4),
         (LeaseState::Expired, 4, SECOND * 4),
         (LeaseState::Abandoned { holder }, 4, SECOND * 4),
-        // The clock of the node that wrote the record may be years ahead.
+        // The clock of the node that wrote the pause may be years ahead.
         (LeaseState::Free, 1_000_000, SECOND * 10),
         (LeaseState::Free, 0, Duration::ZERO),
     ] {
@@ -1356,8 +1357,8 @@ fn free_lease_is_taken_at_once_only_if_record_is_marked() {
     for (found, wait) in [
         (object(LeaseState::Free, Some(record(3, "other"))), Duration::ZERO),
         (object(LeaseState::Expired, Some(record(3, "other"))), Duration::ZERO),
-        // Any write without a lease id frees a broken or expired lease. So a free lease does not prove that its holder
-        // released it.
+        // Any write without a lease id frees a broken or expired lease. A free lease is therefore no proof that its
+        // holder released it.
         (freed(record(3, "other")), D),
         (freed(Record { node: None, ..record(0, "other") }), D),
         (object(LeaseState::Broken, Some(Record { released: true, ..record(3, "other") })), D),
@@ -1389,7 +1390,7 @@ fn recreated_record_does_not_prove_release() {
 
 #[test]
 fn record_with_lower_term_does_not_prove_release() {
-    // A host cannot recognize that an object was restored, or that an old record was written again.
+    // A host cannot tell whether an object was restored, or an old record was written again.
     for lease in [LeaseState::Free, LeaseState::Expired] {
         let older = || object(lease, Some(record(3, "other")));
         let mut scene = Scene::new();
@@ -1400,7 +1401,7 @@ fn record_with_lower_term_does_not_prove_release() {
         assert_eq!(scene.run_until_written().term, 6);
         assert!(scene.now.since(acquired) >= D);
 
-        // If only the state or the announcements contain a term, the length of its lease is unknown.
+        // If the record does not contain the latest term, the length of that term's lease is unknown.
         let mut scene = Scene::new();
         assert!(matches!(only_request(&scene.reads_and_recalls(older(), Ok(Reply::Term(5)))), Op::Acquire { .. }));
         let acquired = scene.now;
@@ -1424,7 +1425,7 @@ fn election_is_new_only_if_nothing_names_a_term() {
     let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
     assert_eq!((record.term, record.lease, record.released), (7, SECOND * 60, false));
     scene.answer(Ok(Reply::Version(Version("v1".to_string()))));
-    // This node waits, and so does any other node that reads this record.
+    // This node must wait before it leads, and so must any other node that reads this record.
     for mut scene in [scene, Scene::new()] {
         scene.acquires(freed(record.clone()));
         let acquired = scene.now;
@@ -1441,7 +1442,8 @@ fn failed_recall_is_reported_once_with_its_wait() {
         let mut scene = Scene::new();
         let effects = scene.reads_and_recalls(object(LeaseState::Free, Some(record(3, "other"))), Err(is_missing()));
         assert!(matches!(only_request(&effects), Op::Acquire { .. }), "{effects:?}");
-        // Meanwhile the record is written and the lease renewed. These answers do not mention the missing file.
+        // The record can still be written, and the lease renewed. The answers to these requests do not mention the
+        // missing file.
         scene.answer(Ok(Reply::Done));
         let acquired = scene.now;
         scene.recalled = Err(is_missing());
@@ -1482,7 +1484,7 @@ fn failed_recall_is_repeated_or_waited_out() {
     assert!(matches!(scene.told.last(), Some(Report::StoreTrouble { asked: "recall", .. })), "{:?}", scene.told);
     assert_eq!(only_request(&scene.wakes()), Op::Read);
 
-    // After D without an answer to its recall, the node requests the lease, but must then wait.
+    // If the node gets no answer to its recalls for D, it requests the lease anyway. It must then wait before it leads.
     let contends = || {
         let mut scene = Scene::new();
         loop {
@@ -1501,9 +1503,10 @@ fn failed_recall_is_repeated_or_waited_out() {
         scene
     };
     assert!(contends().now >= Time::default() + D);
-    // The wait must be as long as any lease, because the record may not contain the last term. If a recall after the
-    // wait returns no later term, the record's term was the last one. If that recall fails, the next term skips all
-    // terms that may have begun. Their number is computed from the wall clock, which may be slow or far ahead.
+    // The record may not contain the latest term, so the wait must be as long as the longest possible lease. After the
+    // wait, the node sends another recall. If it returns no later term, the record's term was the latest. If it fails,
+    // the next term skips all terms that may have begun. Their number is computed from the wall clock, which may be
+    // slow or far ahead.
     let beyond = |seconds: u64| seconds.max(1) * (1 << 20) + if seconds == 0 { 3 } else { 0 } + 1;
     for (mut scene, told, least, (wall, term)) in [
         (contends(), Ok(3), D, (0, 4)),
@@ -1521,7 +1524,7 @@ fn failed_recall_is_repeated_or_waited_out() {
         let waited = scene.now.since(acquired);
         assert!((least..least + D).contains(&waited), "{told:?}: {waited:?}");
     }
-    // If one recall returns a later term, that term counts, even if the next recall fails.
+    // If one recall returns a later term, the node uses that term, even if its next recall fails.
     let mut scene = may_not_ask();
     scene.answer(Ok(Reply::Done));
     scene.recalled = Ok(8);
@@ -1536,7 +1539,7 @@ fn failed_recall_is_repeated_or_waited_out() {
 fn term_announced_during_wait_is_exceeded() {
     let mut scene = Scene::new();
     scene.reads(object(LeaseState::Held, Some(record(7, "other"))));
-    // Term 8 began, the record was deleted, and only then did its node announce the term.
+    // Term 8 began, the record was deleted, and only then did the node that led term 8 announce it.
     let Op::Create { record } = only_request(&scene.reads(Snapshot::Nothing)) else { panic!("nothing is created") };
     scene.answer(Ok(Reply::Version(Version("v1".to_string()))));
     scene.acquires(freed(record));
@@ -1597,7 +1600,7 @@ fn dead_holder_is_replaced_at_once_and_counts_as_failure() {
     assert_eq!((under, record.term, record.failures), (id, 7, 1));
     let started = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
     assert!(matches!(started[..], [Effect::Start { term: 7, .. }]), "{started:?}");
-    // The death is counted as one failure.
+    // The death of the previous holder was the first failure, and this is the second.
     let effects = scene.input(Input::Gone { end: End::Failed("again".to_string()) });
     assert_eq!(written_record(&effects).failures, 2);
 }
@@ -1642,12 +1645,12 @@ fn dead_waiting_holder_is_not_replaced_before_expiry() {
         for _ in 0..20 {
             assert_eq!(scene.reads(object(LeaseState::Abandoned { holder }, record.clone())), []);
         }
-        // A standby treats the lease as held until it expires.
+        // A standby waits until the lease has expired, although its holder is dead.
         scene.acquires(object(LeaseState::Expired, record));
     }
 }
 
-/// Makes a standby read a dead holder's lease, and answers its reclaim.
+/// Makes a standby read a dead holder's lease, reclaim it, and receive the answer.
 fn reclaims(scene: &mut Scene, failures: u32) -> (LeaseId, Vec<Effect>) {
     let holder = LeaseId::from_random(7);
     let record = Record { failures, ..record(6, "this") };
@@ -1776,7 +1779,7 @@ fn hints_make_readings_earlier_at_limited_rate() {
         scene.now = scene.now + Duration::from_millis(1);
     }
     assert!((10..=20).contains(&readings), "{readings}");
-    // While the store is in trouble, a hint does not bring the next read forward.
+    // While requests to the store fail, a hint does not bring the next read forward.
     scene.now = scene.now + SECOND;
     assert_eq!(only_request(&scene.input(Input::Tick)), Op::Read);
     scene.answer(Err(unknown()));
@@ -1812,7 +1815,8 @@ fn hints_make_renewals_earlier_at_limited_rate() {
     scene.now = scene.now + SECOND;
     let hint = || Input::Hint(Hint::Look);
     assert!(matches!(only_request(&scene.input(hint())), Op::Renew { .. }));
-    // The pending renewal may have been sent before the change that the hint reports, so another one must follow.
+    // The pending renewal may have been sent before the change that this hint reports, so another renewal must follow
+    // it.
     assert_eq!(scene.input(hint()), []);
     let sent = scene.sent;
     scene.answer(Ok(Reply::Done));
@@ -1833,7 +1837,7 @@ fn hints_make_renewals_earlier_at_limited_rate() {
     scene.input(hint());
     scene.answer(Err(unknown()));
     assert_eq!(scene.input(hint()), []);
-    // The node handles the answer to such an early renewal as usual.
+    // The next attempt finds that the lease is lost. The node handles this answer as usual.
     assert!(matches!(only_request(&scene.wakes()), Op::Renew { .. }));
     let effects = scene.answer(Err(StoreError::Lost("the file was moved".to_string())));
     assert!(matches!(effects[..], [Effect::Stop { .. }, Effect::Kill { .. }]), "{effects:?}");
@@ -1868,7 +1872,7 @@ impl Scene {
         readings
     }
 
-    /// Passes a hint to the elector, and checks that it has no effect except perhaps a read or a survey.
+    /// Passes a hint to the elector, and checks that it has no effect, except that it may cause a read or a survey.
     fn hears(&mut self, hint: Input) {
         let effects = self.input(hint);
         assert!(effects.is_empty() || matches!(only_request(&effects), Op::Read | Op::Survey), "{effects:?}");
@@ -1889,13 +1893,13 @@ fn standby_reads_rarely_while_it_hears_its_leader() {
         scene.hears(leads(6, Duration::ZERO, None));
         readings += scene.reads_until(scene.now + D / 6).len();
     }
-    // The standby reads about once in 10 s.
+    // The standby reads about every 10 s.
     assert!((12..=20).contains(&readings), "{readings} in 150 s");
     let last = scene.now - D / 6;
     let after = scene.reads_until(scene.now + SECOND * 20);
     assert!(after[0] <= last + D / 3 + SECOND, "{last:?}, {after:?}");
     assert!(after.windows(2).all(|two| two[1].since(two[0]) <= SECOND * 3 / 2), "{after:?}");
-    // An announcement of an old renewal does not delay the next reads.
+    // If a hint reports an old renewal, it does not delay the next reads.
     scene.hears(leads(6, D / 3, None));
     assert!(scene.reads_until(scene.now + SECOND * 5).len() >= 3);
 }
@@ -1949,8 +1953,8 @@ fn survey_is_judged_like_reading_and_recall() {
         let asks = called().sees(marked(lease), 6);
         assert!(matches!(only_request(&asks), Op::Acquire { version: read, .. } if read == version), "{asks:?}");
     }
-    // In the first case, the record is not marked yet. In the second case, a later term shows that an older record was
-    // restored.
+    // In the first case, the record is not marked as released yet. In the second case, a later term exists, so the
+    // record is an old one that was restored.
     for (read, term) in [(object(LeaseState::Held, Some(record(6, "other"))), 6), (marked(LeaseState::Held), 7)] {
         let mut scene = called();
         assert_eq!(scene.sees(read, term), []);
@@ -1959,7 +1963,7 @@ fn survey_is_judged_like_reading_and_recall() {
     let mut scene = called();
     let acquired = scene.sees(marked(LeaseState::Free), 7);
     assert!(matches!(only_request(&acquired), Op::Acquire { length, .. } if length == SECOND * 60), "{acquired:?}");
-    // If the survey fails, the node sends a read and a recall as usual, and reports their errors.
+    // If the survey fails, the node falls back to a read and a recall, and reports their errors.
     for error in [unknown(), StoreError::Misconfigured("no right to list".to_string())] {
         let mut scene = called();
         let told = scene.told.len();
@@ -2054,11 +2058,12 @@ fn leader_announces_renewals_and_release_once_marked() {
 
 #[test]
 fn given_up_lease_is_requested_once_before_it_is_free() {
-    // The second case is the lease of this node's previous process, which may have sent a release before it died.
+    // In the second case, the lease belongs to this node's previous process, which may have sent a release before it
+    // died.
     for held in [LeaseState::Held, LeaseState::Reclaimable { holder: LeaseId::from_random(7) }] {
         let mut scene = Scene::new();
         let used = scene.acquires(marked(held));
-        // The request arrived before the store carried out the release. The store may have released the lease since.
+        // The acquire arrived before the release, so it was refused. The lease may have been released since then.
         let looks = scene.answer(Err(StoreError::Held));
         assert_eq!(only_request(&looks), Op::Read);
         for _ in 0..20 {
@@ -2111,7 +2116,7 @@ fn early_successor_reads_when_lease_is_released() {
         assert!(scene.now.since(rested) <= SECOND / 10);
     }
     assert_eq!(scene.answer(Ok(Reply::Read(marked(LeaseState::Held)))), []);
-    // A later announcement puts this node at place 7, but the node keeps the place from the first announcement.
+    // A later message puts this node at place 7, but the place from the first message stays valid.
     scene.now = scene.now + SECOND / 100;
     scene.hears(gives_up(7));
     assert!(scene.pending.is_some(), "it is released");
@@ -2123,8 +2128,8 @@ fn early_acquire_in_doubt_is_repeated_while_lease_is_held() {
     let mut scene = Scene::new();
     let asked = scene.acquires(marked(LeaseState::Held));
     assert_eq!(scene.answer(Err(unknown())), []);
-    // If the store carries out the earlier request once the lease is released, only this node can use the lease. So the
-    // node must repeat the request with the same id.
+    // The store may still carry out the earlier request once the lease is released. Only this node could then use the
+    // lease, so it must repeat the request with the same id.
     for _ in 0..3 {
         let again = only_request(&scene.wakes());
         assert!(matches!(again, Op::Acquire { id, .. } if id == asked), "{again:?}");
@@ -2139,10 +2144,10 @@ fn early_acquire_in_doubt_is_repeated_while_lease_is_held() {
 fn term_written_ahead_is_not_served_after_lease_doubt() {
     let mut scene = Scene::leading();
     scene.input(Input::Plan(plan(1, None)));
-    // The next term is written. The old instance has been asked to stop, but is not gone.
+    // The next term is written. The old instance has been asked to stop, but has not exited yet.
     let stopped = scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
     assert!(matches!(stopped[..], [Effect::Stop { next: Some(3), .. }]), "{stopped:?}");
-    // A renewal is sent in time, but its answer arrives so late that the lease may have expired.
+    // A renewal is sent in time, but its answer is so late that the lease may have expired by then.
     while scene.pending.is_none() {
         scene.wakes();
     }
@@ -2160,7 +2165,8 @@ fn lease_length_read_in_doubt_is_remembered() {
     scene.answer(Err(unknown()));
     assert_eq!(only_request(&scene.wakes()), Op::Read);
     let longer = Record { lease: SECOND * 45, ..record(2, "other") };
-    // The object is then deleted, and the object that replaces it does not contain the longer lease.
+    // The node reads a record with a longer lease. The object is then deleted, and its replacement does not contain
+    // this lease.
     scene.answer(Ok(Reply::Read(held("v5", longer))));
     assert_eq!(scene.reads(held("v9", record(3, "other"))), []);
     let Op::Create { record } = only_request(&scene.reads(Snapshot::Nothing)) else { panic!("nothing is created") };
@@ -2176,8 +2182,8 @@ fn tried_term_may_have_been_anothers() {
         scene.answer(Err(StoreError::Lost("the lease was broken".to_string())));
         scene
     };
-    // Another node led term 4, under a longer lease than any recorded one. The record was then deleted, or replaced by
-    // an older one.
+    // Another node led term 4, under a longer lease than any that was recorded. The record was then deleted, or
+    // replaced by an older one.
     let mut scene = tries_term_4();
     scene.acquires(object(LeaseState::Broken, Some(record(3, "other"))));
     let acquired = scene.now;
@@ -2252,8 +2258,8 @@ fn times_follow_from_lease() {
         )
     );
     assert_eq!(timing(SECOND * 12).try_timeout(), SECOND);
-    // A lease is long enough if the store answers within half of its timeout. If no lease is long enough, it suffices
-    // that the store answers within the longest timeout.
+    // Usually, a lease is long enough if the store answers within half of the lease's request timeout. If no lease
+    // meets this, an answer within the longest timeout is enough.
     for (took, lease) in [(50, Some(2)), (500, Some(12)), (1_000, Some(24)), (1_999, Some(24)), (2_000, None)] {
         assert_eq!(
             Timing::lease_for(millis(took), (SECOND * 2, SECOND * 60)),
@@ -2330,8 +2336,8 @@ fn acquire_may_be_withheld_only_before_it_is_sent() {
         scene.answer(Err(unknown()));
         assert!(!within_quota(&scene.wakes()), "the lease may be held under this id");
     }
-    // If no other node takes the lease, this node requests it in the end, even if its host has reached its leadership
-    // quota.
+    // If no other node takes the lease, this node requests it in the end, even if its host already leads its maximum
+    // number of elections.
     let mut scene = Scene::new();
     let free = object(LeaseState::Free, Some(record(6, "other")));
     let mut effects = scene.reads(free.clone());
@@ -2357,7 +2363,7 @@ fn leader_stops_for_ineligibility_and_tells_guest_why() {
         assert!(matches!(only_request(&scene.marks(&marking)), Op::Release { .. }));
         scene.answer(Ok(Reply::Done));
         assert_eq!(scene.reads(object(LeaseState::Free, Some(record(7, "this")))), [], "{cause:?}");
-        // The node leads again once there is no longer a reason not to lead.
+        // Now that nothing keeps the node from leading, it leads again.
         scene.input(Input::Eligibility(Eligibility::default()));
         assert_eq!(scene.elector.ineligible(), None);
         scene.acquires(object(LeaseState::Free, Some(record(7, "this"))));
@@ -2436,7 +2442,7 @@ fn transfer_without_successor_ends_early_and_is_taken_back() {
             }
         }
         assert_eq!(scene.now, given_up + SECOND * 4);
-        // The transfer command is still in force, but no longer makes this node ineligible.
+        // The transfer command is still in force, but it no longer makes this node ineligible.
         scene.input(Input::Eligibility(transfer));
         assert_eq!(scene.elector.ineligible(), None);
         let effects = scene.reads(free);
@@ -2485,7 +2491,7 @@ fn longest_deferral_of_quota_includes_a_poll() {
     }
 }
 
-/// An eligibility with one reason not to lead.
+/// An eligibility with one reason that keeps the node from leading.
 fn ineligible(cause: IneligibleCause, until: Option<Time>) -> Eligibility {
     if cause == IneligibleCause::Maintenance {
         return Eligibility { maintenance: Some("asked".to_string()), ..Eligibility::default() };
@@ -2494,7 +2500,7 @@ fn ineligible(cause: IneligibleCause, until: Option<Time>) -> Eligibility {
     Eligibility { commands: vec![reason], ..Eligibility::default() }
 }
 
-/// True if the host may withhold the only request in `effects`.
+/// True if the host may hold back the only request in `effects`.
 fn within_quota(effects: &[Effect]) -> bool {
     only_request(effects);
     effects.iter().any(|effect| matches!(effect, Effect::Request { within_quota: true, .. }))
@@ -2508,13 +2514,13 @@ struct Scene {
     wall: Duration,
     /// The number of inputs so far.
     inputs: u32,
-    /// The request without an answer.
+    /// The request that has not been answered yet.
     pending: Option<RequestId>,
     /// True if `pending` is a write.
     asked_to_write: bool,
     /// True if `pending` is a read.
     asked_to_read: bool,
-    /// True if `pending` is a recall. After a wait, the answer to it is `recalled`.
+    /// True if `pending` is a recall. [`Scene::goes_on`] answers it with `recalled`.
     asked_to_recall: bool,
     asked_to_survey: bool,
     recalled: Result<Term, StoreError>,
@@ -2544,7 +2550,7 @@ impl Scene {
             on_done,
             probation: SECOND * 30,
         };
-        // Multiples of the golden ratio, which are spread evenly over all numbers.
+        // Multiples of the golden ratio are spread evenly over all numbers.
         let spread = |state: &mut [u8; 32]| {
             state[0] = state[0].wrapping_add(1);
             u64::from(state[0]).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -2591,7 +2597,7 @@ impl Scene {
         scene
     }
 
-    /// A leader whose instance of a version on probation has not begun.
+    /// A leader with a version on probation, whose instance has not begun yet.
     fn about_to_begin() -> Self {
         let mut scene = Self::leading();
         scene.input(Input::Plan(plan(1, Some(0))));
@@ -2601,7 +2607,7 @@ impl Scene {
         scene
     }
 
-    /// Lets `length` pass while all renewals succeed. Returns the other effects.
+    /// Lets `length` pass while all renewals succeed. Returns the effects other than requests and extended deadlines.
     fn goes_on_for(&mut self, length: Duration) -> Vec<Effect> {
         let until = self.now + length;
         let mut done = Vec::new();
@@ -2630,7 +2636,7 @@ impl Scene {
         }
     }
 
-    /// Passes an input to the elector, and returns the effects except reports and messages.
+    /// Passes an input to the elector. Returns the effects, without reports and messages.
     fn input(&mut self, input: Input) -> Vec<Effect> {
         self.inputs += 1;
         assert!(self.inputs < 20_000, "the scene never ends: {:?}", self.told);
@@ -2674,18 +2680,20 @@ impl Scene {
         self.answer(Ok(Reply::Version(Version("v-marked".to_string()))))
     }
 
-    /// Advances time to the next wake-up.
+    /// Advances time to the next wake-up, and wakes the elector.
     fn wakes(&mut self) -> Vec<Effect> {
         self.now = self.elector.next_wakeup().expect("something is due").max(self.now);
         self.input(Input::Tick)
     }
 
-    /// Makes a standby read the snapshot, and returns the effects. A recall finds no term in the store.
+    /// Makes a standby read the snapshot, and returns the effects. If the standby sends a recall, the answer is that
+    /// the store contains no term.
     fn reads(&mut self, snapshot: Snapshot) -> Vec<Effect> {
         self.reads_and_recalls(snapshot, Ok(Reply::Term(0)))
     }
 
-    /// Makes a standby read the snapshot, answers a recall with `recalled`, and returns the effects.
+    /// Makes a standby read the snapshot, and returns the effects. If the standby sends a recall, the answer is
+    /// `recalled`.
     fn reads_and_recalls(&mut self, snapshot: Snapshot, recalled: Result<Reply, StoreError>) -> Vec<Effect> {
         while self.pending.is_none() {
             self.wakes();
@@ -2708,8 +2716,8 @@ impl Scene {
         id
     }
 
-    /// Makes a standby read a free lease until the standby requests it. Returns the time of the request and the time of
-    /// the first read that showed the lease as free.
+    /// Makes a standby read a free lease again and again, until the standby requests the lease. Returns the time of the
+    /// request and the time of the first read that showed the lease as free.
     fn polls_until_requested(&mut self) -> (Time, Time) {
         let free = object(LeaseState::Free, Some(record(6, "other")));
         let mut seen_free = None;
@@ -2733,7 +2741,7 @@ impl Scene {
         }
     }
 
-    /// Keeps renewing successfully until a term is written, and returns the term's record.
+    /// Keeps answering requests until a term is written, and returns the term's record.
     fn run_until_written(&mut self) -> Record {
         loop {
             let effects = self.goes_on();
@@ -2745,24 +2753,24 @@ impl Scene {
     }
 }
 
-/// A snapshot for a standby. If the lease is free, its last holder released it.
+/// A snapshot for a standby. A free lease counts as released by its last holder.
 fn object(lease: LeaseState, record: Option<Record>) -> Snapshot {
     let record = record.map(|record| Record { released: lease == LeaseState::Free, ..record });
     Snapshot::Object { lease, version: Version("v1".to_string()), record }
 }
 
-/// A snapshot with a record that is marked as released, and a lease in the given state.
+/// A snapshot with a lease in the given state, and with a record that is marked as released.
 fn marked(lease: LeaseState) -> Snapshot {
     let record = Some(Record { released: true, ..record(6, "other") });
     Snapshot::Object { lease, version: Version("v1".to_string()), record }
 }
 
-/// A snapshot with a free lease. The record shows whether the last holder released it.
+/// A snapshot with a free lease. The record says whether the last holder released the lease.
 fn freed(record: Record) -> Snapshot {
     Snapshot::Object { lease: LeaseState::Free, version: Version("v1".to_string()), record: Some(record) }
 }
 
-/// A snapshot for a holder: the lease is held.
+/// A snapshot for the holder of the lease.
 fn held(version: &str, record: Record) -> Snapshot {
     Snapshot::Object { lease: LeaseState::Held, version: Version(version.to_string()), record: Some(record) }
 }
@@ -2822,7 +2830,7 @@ fn written_record(effects: &[Effect]) -> Record {
 
 fn written_term(effects: &[Effect]) -> Option<Term> {
     effects.iter().find_map(|effect| match effect {
-        // A record without a holder notes a wait for another instance.
+        // A record without a node is not a term: its writer is waiting for another instance to end.
         Effect::Request { op: Op::Write { record, .. }, .. } if record.node.is_some() => Some(record.term),
         _ => None,
     })

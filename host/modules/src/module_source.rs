@@ -1,4 +1,4 @@
-//! The location of a coordinator's modules, as users write it.
+//! The location of a coordinator's modules, in the form in which users write it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ const OCI: &str = "oci://";
 pub enum ModuleSource {
     /// A file, which is watched for changes.
     File(PathBuf),
-    /// Modules that are pushed for this election into the store that also holds the lease.
+    /// Modules that users push for this election, into the store that also contains the lease.
     Published(ElectionName),
     /// A repository in an OCI registry.
     Oci(OciReference),
@@ -33,8 +33,8 @@ pub enum InvalidModuleSource {
     Empty,
     /// The part after `store://` is not an election's name.
     #[error(
-        "`{STORE}{0}` does not contain the name of an election: write {STORE}ELECTION, with 1 to 63 of a-z, 0-9 and \
-         hyphens, starting with a letter"
+        "`{STORE}{0}` does not contain the name of an election: write {STORE}ELECTION, with 1 to 63 characters: a-z, \
+         0-9 and hyphens, starting with a letter"
     )]
     Election(String),
     /// The part after `oci://` is not a reference to a module.
@@ -91,7 +91,7 @@ impl ModuleSource {
     }
 }
 
-/// Returns true if `text` is a path rather than `SCHEME://…`. A path that looks as if it began with a scheme can be
+/// Returns true if `text` is a path rather than `SCHEME://…`. A path that looks as if it starts with a scheme can be
 /// written as `./…`.
 pub fn is_path(text: &str) -> bool {
     let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);

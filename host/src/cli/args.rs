@@ -1,4 +1,4 @@
-//! The command line as clap reads it. Values stay text: `config` parses the values of all sources.
+//! The command line as clap reads it. Values of settings stay text: `config` parses the values from all sources.
 
 use std::path::PathBuf;
 
@@ -23,12 +23,12 @@ use crate::config::Key;
     arg_required_else_help = true,
     after_help = "\
 Examples:
-  baton new heartbeat                  write a coordinator to start from
-  baton dev                            build it, run it, and swap it for each new build
-  baton run coordinator.wasm           run it on one of the hosts of this machine
+  baton new heartbeat                  create a coordinator project
+  baton dev                            build it, run it, and swap in each new build
+  baton run coordinator.wasm           contend for leadership, and run it while leading
   baton status                         show the leader
 
-`baton COMMAND --help` has more about a command."
+For the details of a command, run `baton COMMAND --help`."
 )]
 pub(super) struct Arguments {
     #[command(subcommand)]
@@ -52,9 +52,9 @@ impl Output {
 
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 enum OutputFormat {
-    /// Tables and sentences
+    /// Human-readable tables and sentences
     Text,
-    /// One JSON document; `events` and `logs` print one object per line
+    /// A single JSON document or, for `events` and `logs`, one object per line
     Json,
 }
 
@@ -62,14 +62,14 @@ enum OutputFormat {
 pub(super) enum Subcommand {
     Run(Box<Run>),
     Dev(Box<Dev>),
-    /// Write a new coordinator project
+    /// Create a new coordinator project
     ///
     /// Prints the commands that test, build and run the project.
     #[command(after_help = "\
 Example:
   baton new nightly-report --lang python")]
     New {
-        /// Name of the folder and the election: 1 to 63 characters (a-z, 0-9, hyphen), starting with a letter
+        /// Name for the folder and the election: 1 to 63 characters (a-z, 0-9, hyphen), starting with a letter
         name: String,
         /// Language of the project
         #[arg(long, value_enum, default_value_t = Lang::Rust)]
@@ -77,13 +77,13 @@ Example:
     },
     /// Report whether a component would run here, and if not, why
     ///
-    /// Compiles it as a node does: in a process of its own, with bounded memory and time. Exits with 0 if it would run,
-    /// else with 1.
+    /// Compiles the component as a node does: in a separate process, with limits on memory and time. Exits with 0 if
+    /// the component would run, and with 1 otherwise.
     #[command(after_help = "\
 Example:
   baton check coordinator.wasm")]
     Check {
-        /// File of the component
+        /// Component file
         #[arg(value_hint = clap::ValueHint::FilePath)]
         module: PathBuf,
         #[command(flatten)]
@@ -94,47 +94,49 @@ Example:
     Doctor(Box<DoctorArguments>),
     /// Show the leader, the start of its term and its module
     ///
-    /// Works on any machine that reaches the store. On the leader's machine it also shows the instance's usage. Exits
-    /// with 3 if the named election has no leader or, without a name, if any election has none.
+    /// Works on any machine that can reach the store. On the leader's machine, also shows the resources that the
+    /// instance uses. Exits with 3 if the named election has no leader. Without a name, exits with 3 if any election
+    /// has no leader.
     #[command(after_help = "\
 Example:
   baton status nightly-report --store azure://myaccount/leases -o json")]
     Status {
-        /// Only this election [default: all]
+        /// Election to show [default: all]
         election: Option<String>,
         #[command(flatten)]
         store: Store,
         #[command(flatten)]
         output: Output,
-        /// Refresh until Ctrl-C, at this interval [default: 2]
+        /// Refresh at this interval until Ctrl-C [default: 2]
         #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2")]
         watch: Option<String>,
     },
     /// List the nodes of an election
     ///
-    /// Shows role, version, whether the module is ready, which module runs, and why a node is ineligible.
+    /// For each node, shows its role, its version of Baton, whether its module is ready, which module it runs, and, if
+    /// the node is ineligible, why.
     #[command(after_help = "\
 Example:
   baton nodes nightly-report")]
     Nodes {
-        /// Election
+        /// Name of the election
         election: String,
         #[command(flatten)]
         store: Store,
         #[command(flatten)]
         output: Output,
     },
-    /// List an election's last terms, the newest first
+    /// List an election's most recent terms, newest first
     ///
-    /// Shows which node led, from when to when, and why the term ended. A node reports a term a few seconds after it
-    /// begins and after it ends. The times are those of the nodes' clocks.
+    /// For each term, shows which node led, when the term began and ended, and why it ended. Nodes report the start and
+    /// the end of a term with a delay of a few seconds. All times come from the nodes' clocks.
     #[command(after_help = "\
 Example:
   baton history nightly-report -n 100 --store azure://myaccount/leases")]
     History {
-        /// Election
+        /// Name of the election
         election: String,
-        /// Maximum number of terms to print; the store keeps 1000
+        /// Maximum number of terms to print; the store keeps the last 1000
         #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 20)]
         limit: usize,
         #[command(flatten)]
@@ -144,45 +146,45 @@ Example:
     },
     /// Show the events of the leader's host
     ///
-    /// Queries the leader's host: through a local socket if the host runs on this machine as your user, otherwise
-    /// through the admin endpoint that the host announces in the store. With --follow, continues with the next leader
-    /// when leadership moves. Reading the messages of a coordinator that runs
-    /// on another machine or as another user requires the token.
+    /// Gets the events from the leader's host. If the host runs on this machine as your user, uses a local socket.
+    /// Otherwise, uses the admin endpoint that the host announces in the store. With --follow, switches to the next
+    /// leader's host when leadership moves. You need the token to read the messages of a coordinator that runs on
+    /// another machine or as another user.
     #[command(after_help = "\
 Example:
   baton events nightly-report -f --store azure://myaccount/leases")]
     Events {
-        /// Only this election [default: all]
+        /// Election to show [default: all]
         election: Option<String>,
         #[command(flatten)]
         told: StreamArgs,
     },
     /// Show what the coordinator prints and logs
     ///
-    /// Queries the leader's host, as `baton events` does. Reading the logs of another machine or user requires the
-    /// token.
+    /// Gets the lines from the leader's host, as `baton events` does. You need the token if the host runs on another
+    /// machine or as another user.
     #[command(after_help = "\
 Example:
   baton logs nightly-report -f --level warn --token-file /etc/baton/token")]
     Logs {
-        /// Election
+        /// Name of the election
         election: String,
         #[command(flatten)]
         told: StreamArgs,
     },
     /// Publish a module as the current version of an election
     ///
-    /// Checks the module as `baton check` does, stores it under its digest, together with its minisign signature if
-    /// there is one, and makes it the current version in one step. The nodes that run store://ELECTION notice within 5
-    /// s and swap. Exits with 1 if the module would not run; then nothing is stored.
+    /// First checks the module as `baton check` does. If the module would not run, stores nothing and exits with 1.
+    /// Otherwise, stores the module under its digest, with its minisign signature if there is one, and atomically makes
+    /// it the current version. Nodes that run store://ELECTION notice the new version within 5 s and swap it in.
     #[command(after_help = "\
 Example:
   baton push report.wasm nightly-report --store azure://myaccount/leases")]
     Push {
-        /// File of the component
+        /// Component file
         #[arg(value_hint = clap::ValueHint::FilePath)]
         module: PathBuf,
-        /// Election
+        /// Name of the election
         election: String,
         #[command(flatten)]
         flags: Flags<PushFlags>,
@@ -190,15 +192,15 @@ Example:
         #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
         signature: Option<PathBuf>,
     },
-    /// List the versions of an election's module, the newest first
+    /// List the versions of an election's module, newest first
     ///
-    /// Shows for each version whether it is current, who pushed it, whether it was accepted or rejected, and which
-    /// nodes run or hold it.
+    /// For each version, shows whether it is current, who pushed it, whether it was accepted or rejected, and which
+    /// nodes run it or have it ready.
     #[command(after_help = "\
 Example:
   baton modules nightly-report --store azure://myaccount/leases -o json")]
     Modules {
-        /// Election
+        /// Name of the election
         election: String,
         #[command(flatten)]
         store: Store,
@@ -207,31 +209,33 @@ Example:
     },
     /// Make an earlier version of an election's module the current one
     ///
-    /// A rejected version is tried again if you name it.
+    /// If you name a rejected version, the nodes try it again.
     #[command(after_help = "\
 Examples:
   baton rollback nightly-report
   baton rollback nightly-report sha256:91f3a0c2")]
     Rollback {
-        /// Election
+        /// Name of the election
         election: String,
-        /// 8 or more digits of the version's digest [default: the newest version that is neither current nor rejected]
+        /// Digest of the version, or its first 8 or more digits [default: the newest version that is neither current
+        /// nor rejected]
         digest: Option<String>,
         #[command(flatten)]
         store: Store,
     },
-    /// Remove old versions, and modules that no version needs
+    /// Remove old versions, and modules that no version uses
     ///
-    /// Keeps the current version, its fallback, and each version that a node runs. Keeps every module for an hour after
-    /// it was stored, since a push may be in progress.
+    /// Always keeps the current version, each version that a node runs and, while the current version is on probation,
+    /// the version to fall back to. Keeps every module for an hour after it was stored, because a push may be in
+    /// progress.
     #[command(after_help = "\
 Example:
   baton prune --keep 3 --dry-run")]
     Prune {
-        /// Only versions of these elections [default: all]
+        /// Elections to prune [default: all]
         #[arg(value_name = "ELECTION")]
         elections: Vec<String>,
-        /// Number of newest versions to keep for each election
+        /// Number of recent versions to keep for each election
         #[arg(long, value_name = "NUMBER", default_value_t = 5)]
         keep: usize,
         /// Only print what would be removed
@@ -242,7 +246,7 @@ Example:
     },
     /// Show or change a coordinator's state
     ///
-    /// Values are bytes: `get` prints them unchanged, and `put` also reads them from standard input. While a
+    /// Values are bytes: `get` prints a value unchanged, and `put` can read a value from standard input. While a
     /// coordinator leads, changes need --force.
     #[command(subcommand)]
     State(StateCommand),
@@ -250,21 +254,21 @@ Example:
     Steer(SteerCommand),
     /// Let a finished election run again
     ///
-    /// With `--restart on-failure`, an election is finished once its module is done. No node runs the module again
-    /// until you run this command or push a new version.
+    /// With `--restart on-failure`, an election is finished once its coordinator is done. No node runs the coordinator
+    /// again until you run this command or push a new version.
     #[command(after_help = "\
 Example:
   baton rerun nightly-report --store azure://myaccount/leases")]
     Rerun {
-        /// Election
+        /// Name of the election
         election: String,
         #[command(flatten)]
         store: Store,
     },
-    /// Make a token for the hosts' admin endpoints
+    /// Create a token for the hosts' admin endpoints
     ///
-    /// Writes it to a new file that only this user can read, and prints the settings that use the file.
-    /// Without FILE, prints a token.
+    /// Writes the token to a new file that only this user can read, and prints the settings to add so that Baton uses
+    /// it. Without FILE, prints the token.
     #[command(after_help = "\
 Example:
   baton token /etc/baton/token")]
@@ -273,7 +277,7 @@ Example:
         #[arg(value_hint = clap::ValueHint::FilePath)]
         file: Option<PathBuf>,
     },
-    /// Print the JSON Schema of baton.toml, for completion and checks in editors
+    /// Print the JSON Schema for baton.toml, for completion and validation in editors
     ///
     /// Editors find the schema if the first line of baton.toml is `#:schema ./baton.schema.json`.
     #[command(after_help = "\
@@ -281,13 +285,13 @@ Example:
   baton schema > baton.schema.json")]
     Schema,
     Completions(Completions),
-    /// Print the manual page, or write those of all commands into a folder
+    /// Print the manual page, or write the manual pages of all commands to a folder
     #[command(after_help = "\
 Examples:
   baton man | man -l -
   baton man ~/.local/share/man/man1")]
     Man {
-        /// Folder to create for the pages baton.1, baton-run.1 and so on
+        /// Folder for the pages baton.1, baton-run.1 and so on; created if it does not exist
         #[arg(value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
         folder: Option<PathBuf>,
     },
@@ -313,7 +317,7 @@ Examples:
     },
 }
 
-/// The languages that `baton new` knows.
+/// The languages that `baton new` supports.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lang {
     /// Rust, with baton-sdk
@@ -326,14 +330,15 @@ pub enum Lang {
 
 /// Contend for leadership, and run the coordinator while leading
 ///
-/// Each flag is also a variable and a key in baton.toml: --stall-after, BATON_STALL_AFTER, stall-after. The flag wins
-/// over the variable, and the variable over the file. In a variable, separate repeated values with line breaks
-/// (--allow-http and --pin: with spaces). In the file, use lists and tables. Without MODULE, the host runs every
-/// coordinator that a table [coordinators.NAME] in the file defines. NAME is the name of its election. A table needs a
-/// `module`, whose path is relative to the file, and may override the settings marked with a *.
+/// Each flag can also be set as an environment variable or as a key in baton.toml. For example, --stall-after is
+/// BATON_STALL_AFTER in the environment and stall-after in the file. A flag takes precedence over the variable, and the
+/// variable over the file. In a variable, separate repeated values with line breaks (for --allow-http and --pin, with
+/// spaces). In the file, write repeated values as a list or a table. Without MODULE, the host runs every coordinator
+/// defined by a [coordinators.NAME] table in the file, where NAME is the name of the coordinator's election. Each table
+/// needs a `module`, whose path is relative to the file. A table can override the settings marked with a *.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Durations are written like 15s, 1m30s or 500ms, sizes like 256MiB or 1GiB. `--help` shows all settings.
+Write durations like 15s, 1m30s or 500ms, and sizes like 256MiB or 1GiB. `baton run --help` shows all settings.
 
 Examples:
   baton run coordinator.wasm
@@ -342,7 +347,7 @@ Examples:
 pub(super) struct Run {
     #[command(flatten)]
     pub flags: Flags<AllFlags>,
-    /// Print each setting and its origin, with secrets hidden, and exit
+    /// Print each setting with its value and its origin, but no secrets, and exit
     #[arg(long)]
     pub print_config: bool,
 }
@@ -360,10 +365,10 @@ impl Selection for AllFlags {
 
 /// Build and run a coordinator, and swap in each new build
 ///
-/// Builds the project in the folder, and again whenever one of its files changes. Runs the result on this machine
-/// alone, with a store in memory: state outlives each swap, but not this command. If a build or a module fails, the
-/// running version stays. `baton dev` takes the settings of `baton run` from the same sources. Paths are relative to
-/// the project's folder.
+/// Builds the project in the folder, and rebuilds it whenever one of its files changes. Runs the result on this machine
+/// only, with a store in memory: the coordinator's state survives each swap, but is lost when this command ends. If a
+/// build fails or a module does not run, the current version keeps running. `baton dev` reads settings from the same
+/// sources as `baton run`. Paths are relative to the project's folder.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -371,20 +376,20 @@ Examples:
   baton dev --build 'make job.wasm' --module job.wasm
   baton dev --build off --module job.wasm    # something else builds it")]
 pub(super) struct Dev {
-    /// Folder of the project [default: the current folder]
+    /// Project folder [default: the current folder]
     #[arg(value_hint = clap::ValueHint::DirPath)]
     pub path: Option<PathBuf>,
-    /// Command that builds the project, or off [default: chosen from Cargo.toml, package.json or requirements.txt]
+    /// Build command, or off to disable builds [default: chosen from Cargo.toml, package.json or requirements.txt]
     #[arg(long, value_name = "COMMAND")]
     pub build: Option<String>,
-    /// Output of the build [default: from Cargo.toml, else `module` in baton.toml]
+    /// Module that the build writes [default: derived from Cargo.toml, or else `module` in baton.toml]
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub module: Option<PathBuf>,
     #[command(flatten)]
     pub flags: Flags<DevFlags>,
 }
 
-/// The settings of a coordinator, and those of the host that matter while it is developed.
+/// A coordinator's settings, and the host's settings that matter during development.
 #[derive(Debug)]
 pub(super) struct DevFlags;
 
@@ -397,7 +402,7 @@ impl Selection for DevFlags {
 
     fn shown_default(key: Key) -> Option<&'static str> {
         match key {
-            Key::LogFormat => Some("text, only important events"),
+            Key::LogFormat => Some("text, important events only"),
             key => AllFlags::shown_default(key),
         }
     }
@@ -411,11 +416,11 @@ Examples:
   baton state get scheduler partitions/7
   baton state export scheduler >scheduler.json")]
 pub(super) enum StateCommand {
-    /// List the keys and the sizes of their values
+    /// List the keys and the size of each value
     List {
         #[command(flatten)]
         of: StateOf,
-        /// Only keys with this prefix
+        /// List only keys with this prefix
         #[arg(default_value = "")]
         prefix: String,
         #[command(flatten)]
@@ -425,25 +430,25 @@ pub(super) enum StateCommand {
     Get {
         #[command(flatten)]
         of: StateOf,
-        /// Key
+        /// Key to read
         key: String,
     },
     /// Set the value of a key
     Put {
         #[command(flatten)]
         of: StateOf,
-        /// Key: 1 to 512 bytes
+        /// Key to set: 1 to 512 bytes
         key: String,
-        /// Value [default: standard input]
+        /// Value to store [default: read from standard input]
         value: Option<String>,
         #[command(flatten)]
         force: Force,
     },
-    /// Remove keys in one commit
+    /// Remove one or more keys in a single commit
     Delete {
         #[command(flatten)]
         of: StateOf,
-        /// Keys
+        /// Keys to remove
         #[arg(required = true, value_name = "KEY")]
         keys: Vec<String>,
         #[command(flatten)]
@@ -458,7 +463,7 @@ pub(super) enum StateCommand {
     Import {
         #[command(flatten)]
         of: StateOf,
-        /// File [default: standard input]
+        /// File with the exported state [default: standard input]
         #[arg(value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
         from: Option<PathBuf>,
         #[command(flatten)]
@@ -469,7 +474,7 @@ pub(super) enum StateCommand {
 /// The election whose state a command concerns.
 #[derive(Args, Debug)]
 pub(super) struct StateOf {
-    /// Election
+    /// Name of the election
     pub election: String,
     #[command(flatten)]
     pub store: Store,
@@ -478,17 +483,17 @@ pub(super) struct StateOf {
 /// The steering commands.
 #[derive(clap::Subcommand, Debug)]
 pub(super) enum SteerCommand {
-    /// Make the leader release the lease, so that another node takes it
+    /// Make the leader release the lease, so that another node can take it
     ///
-    /// The leader stops its instance gracefully, and is ineligible for a while. If there is no other node, no node
-    /// leads meanwhile. Exits with 1 if the leader has not released the lease within --timeout.
+    /// The leader stops its instance gracefully and stays ineligible for a while. If there is no other node, the
+    /// election has no leader during that time. Exits with 1 if the leader has not released the lease within --timeout.
     #[command(after_help = "\
 Example:
   baton step-down nightly-report --for 10m --reason 'kernel update'")]
     StepDown {
         #[command(flatten)]
         of: SteeringOf,
-        /// Time for which that node stays ineligible, from 1s to 24h
+        /// Time before the node that steps down may lead again, from 1s to 24h
         #[arg(long = "for", value_name = "DURATION", default_value = "60s")]
         period: String,
         #[command(flatten)]
@@ -499,7 +504,7 @@ Example:
     /// Exits with 1 if a node still leads after --timeout.
     #[command(after_help = "\
 Example:
-  baton suspend nightly-report --reason 'the database is moved'")]
+  baton suspend nightly-report --reason 'moving the database'")]
     Suspend {
         #[command(flatten)]
         of: SteeringOf,
@@ -508,8 +513,8 @@ Example:
     },
     /// End a suspension
     ///
-    /// Returns when a node leads, or when all nodes have read that the suspension has ended. Replaces a damaged
-    /// steering object.
+    /// Waits until a node leads, or until all nodes have noticed that the suspension is over. If the store's object for
+    /// steering commands is damaged, replaces it.
     #[command(after_help = "\
 Example:
   baton resume nightly-report")]
@@ -517,17 +522,17 @@ Example:
         #[command(flatten)]
         of: SteeringOf,
     },
-    /// Make a named node the leader
+    /// Make a specific node the leader
     ///
-    /// All other nodes are ineligible until the named node leads or the request times out. If it does not take the
-    /// lease in time, the previous leader may continue, and the command exits with 1.
+    /// All other nodes are ineligible until the chosen node leads or the request times out. If the chosen node does not
+    /// take the lease in time, the previous leader may lead again, and the command exits with 1.
     #[command(after_help = "\
 Example:
   baton transfer nightly-report --to web-3")]
     Transfer {
         #[command(flatten)]
         of: SteeringOf,
-        /// Node, as `baton nodes` lists it
+        /// ID of the next leader, as shown by `baton nodes`
         #[arg(long, value_name = "NODE")]
         to: String,
         #[command(flatten)]
@@ -535,7 +540,8 @@ Example:
     },
     /// Break a lease held by a client other than Baton
     ///
-    /// Also breaks an infinite lease. Never breaks the lease of a host, since nodes would then wait longer.
+    /// Also breaks an infinite lease. Never breaks a lease that a host holds: after a break, nodes wait longer than
+    /// they do for a lease to expire.
     #[command(after_help = "\
 Example:
   baton break-lease nightly-report --store azure://myaccount/leases")]
@@ -548,7 +554,7 @@ Example:
 /// The election that a steering command concerns.
 #[derive(Args, Debug)]
 pub(super) struct SteeringOf {
-    /// Election
+    /// Name of the election
     pub election: String,
     #[command(flatten)]
     pub store: Store,
@@ -559,37 +565,37 @@ pub(super) struct SteeringOf {
 
 #[derive(Args, Debug)]
 pub(super) struct Reason {
-    /// Reason to show in the log, in `baton status` and to the coordinator
+    /// Reason, shown in the log, in `baton status` and to the coordinator
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
 }
 
 #[derive(Args, Debug)]
 pub(super) struct Force {
-    /// Change the state even while a coordinator leads: its term ends at its next commit, and the next term sees the
-    /// change
+    /// Change the state even while a coordinator leads; the current term ends at its next commit, and the next term
+    /// sees the change
     #[arg(long)]
     pub force: bool,
 }
 
-/// Selects entries of a host's streams.
+/// Selects entries from a host's events or logs.
 #[derive(Args, Debug)]
 pub(super) struct StreamArgs {
     #[command(flatten)]
     pub store: Store,
-    /// Continue with new entries, whichever node leads
+    /// Keep printing new entries, even when the leader changes
     #[arg(short, long)]
     pub follow: bool,
     /// Number of past entries to print first
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 100)]
     pub tail: usize,
-    /// Lowest level: trace, debug, info, warn, error, critical
+    /// Lowest level to show (trace, debug, info, warn, error, critical)
     #[arg(long, value_name = "LEVEL", default_value = "trace", value_parser = level)]
     pub level: LogLevel,
     /// File with the nodes' admin token [default: admin-token-file in baton.toml]
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub token_file: Option<String>,
-    /// CA certificates (PEM) used to verify nodes [default: those of the system]
+    /// CA certificates (PEM) used to verify nodes [default: the system's]
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub ca: Option<PathBuf>,
     #[command(flatten)]

@@ -12,12 +12,13 @@ use super::{Doctor, Tone, print_json, print_styled, table};
 use crate::config::{self, ConfigError, Environment, Key};
 use baton_base::escape::escape;
 
-/// Check whether store and machine behave as Baton requires
+/// Check whether the store and this machine meet Baton's requirements
 ///
-/// Uses elections of its own with random names, and removes them at the end. Checks that the store answers, what the
-/// credentials may do, that leases, conditional writes and expiry behave, and how long renewals take. Then checks this
-/// machine (clocks, folders, descriptors, isolation) and, if you name a module, the module, as `baton check` does.
-/// Takes two to three lease durations: 40 s on Azure. Exits with 1 if a problem would break one of Baton's promises.
+/// First checks that the store responds, which rights the credentials grant, that leases, conditional writes and expiry
+/// work correctly, and how long renewals take. For this, creates elections with random names in the store, and removes
+/// them at the end. Then checks this machine: clocks, folders, descriptors, isolation. If you name a module, also
+/// checks the module as `baton check` does. Takes two to three times the lease duration, or about 40 s on Azure. Exits
+/// with 1 if it finds a problem that would break one of Baton's guarantees.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -25,7 +26,7 @@ Examples:
   baton doctor --store azure://myaccount/leases --lease 30s
   baton doctor report.wasm --quick -o json")]
 pub(super) struct DoctorArguments {
-    /// File of a component to check as well
+    /// Component file to check as well
     #[arg(value_hint = clap::ValueHint::FilePath)]
     pub module: Option<std::path::PathBuf>,
     #[command(flatten)]
@@ -120,7 +121,7 @@ impl Finding {
     }
 }
 
-/// Statistics of the time that lease renewals took.
+/// Statistics on how long lease renewals took.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Latency {
     /// Number of renewals.
@@ -140,9 +141,10 @@ pub struct Diagnosis {
     pub passed: bool,
     /// True if all checks have run; false if the command was interrupted.
     pub complete: bool,
-    /// The time that renewals took; `None` if no lease was renewed.
+    /// Statistics on how long renewals took; `None` if no lease was renewed.
     pub latency: Option<Latency>,
-    /// The shortest lease duration that leaves enough time for renewals as slow as these; `None` if there is none.
+    /// The shortest lease duration that leaves enough time for renewals as slow as the measured ones; `None` if no
+    /// duration does.
     pub recommended_lease: Option<String>,
     /// Delay between the expiry of a lease and its acquisition by another client, in milliseconds; `None` if not
     /// measured.
@@ -186,8 +188,8 @@ fn text(Diagnosis { store, complete, findings, .. }: &Diagnosis) -> String {
     }
     let count = |level| findings.iter().filter(|finding| finding.level == level).count();
     let verdict = match (count(Level::Problem), count(Level::Warning)) {
-        (0, 0) => "Nothing was found that would break a promise.".to_owned(),
-        (0, warnings) => format!("Nothing was found that would break a promise; {}.", number(warnings, "warning")),
+        (0, 0) => "No problems found.".to_owned(),
+        (0, warnings) => format!("No problems found, but {}.", number(warnings, "warning")),
         (problems, 0) => format!("{}.", number(problems, "problem")),
         (problems, warnings) => format!("{}, {}.", number(problems, "problem"), number(warnings, "warning")),
     };

@@ -14,8 +14,8 @@ use crate::config::{Key, Setting, Shape};
 
 /// Print a shell completion script for commands, flags, elections and nodes
 ///
-/// The script calls this program, which reads the elections and nodes from the store that is set in the environment or
-/// in baton.toml.
+/// To complete the names of elections and nodes, the script runs `baton`, which reads them from the store that is set
+/// in the environment or in baton.toml.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -23,7 +23,7 @@ Examples:
   source <(baton completions zsh)              in ~/.zshrc
   baton completions fish | source              in ~/.config/fish/config.fish")]
 pub(super) struct Completions {
-    /// The shell
+    /// Shell to print the script for
     pub shell: Shell,
 }
 
@@ -33,7 +33,7 @@ const COMPLETE: &str = "BATON_COMPLETE";
 /// A function that lists the candidates for one kind of value.
 pub type Candidates = fn() -> Vec<String>;
 
-/// If a shell's completion script started this process, completes the command line and exits. Otherwise returns.
+/// If a shell's completion script started this process, completes the command line and exits. Otherwise, returns.
 pub fn complete(elections: Candidates, nodes: Candidates) {
     let values =
         move |of: Candidates| ArgValueCandidates::new(move || of().into_iter().map(CompletionCandidate::new).collect());
@@ -50,7 +50,7 @@ pub fn complete(elections: Candidates, nodes: Candidates) {
     CompleteEnv::with_factory(definition).var(COMPLETE).complete();
 }
 
-/// The command line without its hidden commands, which only hosts run.
+/// The command line without the hidden commands, which only hosts run.
 fn shown() -> Command {
     let all = Arguments::command();
     let parts = all.get_subcommands().filter(|part| !part.is_hide_set()).cloned();
@@ -108,7 +108,7 @@ pub fn schema() -> Value {
     };
     let mut top = of(&|key| key != Key::Config);
     let table = json!({
-        "description": "A coordinator. NAME is its election, unless `election` in its table is another one.",
+        "description": "A coordinator. NAME is the name of its election, unless the table sets `election`.",
         "type": "object",
         "properties": of(&Key::is_per_coordinator),
         "required": [Key::Module.name()],
@@ -118,7 +118,7 @@ pub fn schema() -> Value {
     json!({
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "baton.toml",
-        "description": "Settings of `baton run`. Settings at the top apply to all tables [coordinators.NAME].",
+        "description": "Settings of `baton run`. Top-level settings apply to every [coordinators.NAME] table.",
         "type": "object",
         "properties": top,
         "additionalProperties": false,

@@ -52,7 +52,7 @@ use baton_runtime::LogLevel;
 use baton_store::StoreUrl;
 use baton_store::{DigestPrefix, InvalidPrefix};
 
-/// The exit status for wrong configuration or usage. Success is 0, and any other failure is 1.
+/// The exit status for wrong configuration or usage. The status for success is 0, and for any other failure 1.
 pub const WRONG_CONFIGURATION: u8 = 2;
 
 /// A parsed command line.
@@ -62,7 +62,7 @@ pub enum Command {
     Run(Box<Config>),
     /// Build a coordinator, run it, and swap in each new build.
     Dev(Box<Development>),
-    /// Print this table of settings and their origins.
+    /// Print the settings and their origins. Holds the formatted table.
     PrintConfig(String),
     /// Show the leaders.
     Status {
@@ -164,7 +164,7 @@ pub enum Command {
     },
     /// Compile a module for the host that started this process.
     CompileModule(Assignment),
-    /// Fork the processes that run instances, for the host that started this process.
+    /// Fork processes that run instances, for the host that started this process.
     MakeRunners {
         /// The host's process id.
         parent: u32,
@@ -245,7 +245,8 @@ pub struct Development {
     pub folder: PathBuf,
     /// The build command, or `off`; `None` to detect it from the project's files.
     pub build: Option<String>,
-    /// Output file of the build, relative to the folder; `None` to detect it from the project's files or the settings.
+    /// The file that the build writes, relative to the folder; `None` to determine it from the project's files or the
+    /// settings.
     pub module: Option<PathBuf>,
     /// The settings on the command line.
     pub settings: Layer,
@@ -256,7 +257,7 @@ pub struct Development {
 impl fmt::Debug for Development {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { folder, build, module, .. } = self;
-        // The other fields may contain secrets.
+        // Omit the other fields, which may contain secrets.
         let mut shown = f.debug_struct("Development");
         shown.field("folder", folder).field("build", build).field("module", module).finish_non_exhaustive()
     }
@@ -291,10 +292,10 @@ pub enum StateAction {
     },
 }
 
-/// The reason why parsing a command line yielded no [`Command`].
+/// The reason why no [`Command`] could be parsed from the command line.
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
-    /// The arguments are wrong, or ask for the help or the version.
+    /// The arguments are wrong, or request the help or the version.
     #[error(transparent)]
     Usage(#[from] clap::Error),
     /// The configuration is wrong.
@@ -320,8 +321,8 @@ impl Stop {
     }
 }
 
-/// Prints an error of the parser. If the error quotes an argument that contains control characters, escapes the text
-/// and drops the colors. Arguments may be file names chosen by another user.
+/// Prints an error from the parser. If the error quotes an argument that contains control characters, escapes the text
+/// and drops its colors. Arguments may be file names chosen by another user.
 fn report_usage(error: &clap::Error) -> std::io::Result<()> {
     let quoted = error.context().flat_map(|(_, value)| match value {
         ContextValue::String(text) => std::slice::from_ref(text),
@@ -350,7 +351,7 @@ pub(crate) fn definition() -> clap::Command {
 /// Parses the command line. The first of the `arguments` is the program's name.
 ///
 /// # Errors
-/// [`Stop`] if the arguments or the settings are wrong, or if the arguments ask for the help or the version.
+/// [`Stop`] if the arguments or the settings are wrong, or if the arguments request the help or the version.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment) -> Result<Command, Stop> {
     Ok(match Arguments::try_parse_from(with_joined_switches(arguments)).map_err(with_current_name)?.command {
         Subcommand::Run(run) => {
@@ -456,7 +457,7 @@ fn development(dev: &args::Dev, around: &Environment) -> Result<Development, Con
 }
 
 /// Joins a switch and its value, so that `--preempt false` means `--preempt=false`. Clap is configured to accept the
-/// value of a switch only after `=`. Otherwise, it would read MODULE in `--preempt MODULE` as the value.
+/// value of a switch only after `=`. Otherwise, it would take MODULE in `--preempt MODULE` for the value of the switch.
 fn with_joined_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let is_value = |argument: &OsString| argument.to_str().is_some_and(|text| config::switch(text).is_ok());
@@ -484,7 +485,7 @@ fn with_joined_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<Os
     joined
 }
 
-/// Other names of commands. Each was used before 0.1.0 or is used by similar tools.
+/// Other names for commands, which were used before 0.1.0 or are used by similar tools.
 const COMMANDS_BY_OTHER_NAMES: [(&str, &str); 9] = [
     ("start", "rerun"),
     ("break", "break-lease"),
@@ -497,7 +498,7 @@ const COMMANDS_BY_OTHER_NAMES: [(&str, &str); 9] = [
     ("init", "new"),
 ];
 
-/// If the error is about an unknown flag or command that has another name in Baton, adds that name.
+/// If the error is about an unknown flag or command that Baton has under another name, adds that name.
 fn with_current_name(mut error: clap::Error) -> clap::Error {
     let given = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
@@ -512,7 +513,7 @@ fn with_current_name(mut error: clap::Error) -> clap::Error {
             if let Some(advice) = removed(name) {
                 return Some(format!("remove `{flag}`, which no longer exists; {advice}"));
             }
-            Some(format!("`{flag}` is `{}` now", renamed(name)?.flag()))
+            Some(format!("`{flag}` is now called `{}`", renamed(name)?.flag()))
         }),
         ErrorKind::InvalidSubcommand => given(ContextKind::InvalidSubcommand).and_then(|name| {
             let (_, command) = COMMANDS_BY_OTHER_NAMES.iter().find(|(other, _)| *other == name)?;
@@ -629,8 +630,8 @@ mod tests {
             joined(&["baton", "push", "x.wasm", "job", "--create", "yes"]),
             "baton push x.wasm job --create=yes"
         );
-        // A MODULE that follows a switch is not joined to the switch. Nor is the value of another flag joined to its
-        // flag.
+        // A switch is not joined with a MODULE that follows it. A flag that is not a switch is not joined with its
+        // value.
         assert_eq!(joined(&["baton", "run", "--preempt", "x.wasm"]), "baton run --preempt x.wasm");
         assert_eq!(joined(&["baton", "run", "--node", "on", "x.wasm"]), "baton run --node on x.wasm");
     }

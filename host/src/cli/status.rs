@@ -40,7 +40,8 @@ impl LeaseLabel {
     /// Baton.
     fn of(state: LeaseState, has_record: bool) -> Self {
         match state {
-            // Show these states as held: only nodes that may acquire the lease need to know that its holder has exited.
+            // Show all of these as held. Only nodes that could acquire the lease need to know that its holder has
+            // exited.
             LeaseState::Held | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. } if has_record => {
                 Self::Held
             }
@@ -98,9 +99,10 @@ pub struct StatusRow {
     pub failures: Option<u32>,
     /// The suspension; `None` if the election is not suspended, or if the steering object cannot be read.
     pub suspended: Option<SuspendedRow>,
-    /// The node's labels; empty if it has announced none.
+    /// The node's labels; empty if the node has announced none.
     pub labels: Labels,
-    /// Resources that the election's instance uses; `None` if no host of this user on this machine runs the instance.
+    /// Resources that the election's instance uses; `None` unless the instance runs on this machine, under one of this
+    /// user's hosts.
     #[serde(rename = "usage")]
     pub in_use: Option<InstanceUsage>,
 }
@@ -166,7 +168,7 @@ impl StatusRow {
 }
 
 impl StatusRow {
-    /// True if a node holds the lease. Its instance may still be starting or stopping.
+    /// True if a node holds the lease. The node's instance may still be starting or stopping.
     #[must_use]
     pub fn has_leader(&self) -> bool {
         self.lease == LeaseLabel::Held
@@ -185,8 +187,8 @@ pub fn print_status(rows: &[StatusRow], json: bool) -> io::Result<()> {
     if json { print_json(&rows) } else { print_styled(&text(rows)).map(drop) }
 }
 
-/// Prints the rows that were read at the time `at`, and the errors of the elections that could not be read. On a
-/// terminal, replaces the previous output; otherwise appends to it. Returns false if stdout is closed.
+/// Prints the rows as read at the time `at`, and an error for each election that could not be read. On a terminal,
+/// replaces the previous output; otherwise appends to it. Returns false if stdout is closed.
 ///
 /// # Errors
 /// As for [`print_json`].
@@ -220,7 +222,7 @@ pub fn print_again(
     if !moves_its_cursor(&io::stdout()) {
         return print_styled(&(text + "\n"));
     }
-    // Each line erases the rest of the line that it overwrites, and the last line erases everything below it.
+    // Each new line erases the rest of the line that it overwrites. The last line also erases everything below it.
     const HOME: &str = "\u{1b}[H";
     const REST_OF_LINE: &str = "\u{1b}[K\n";
     const BELOW: &str = "\u{1b}[J";
@@ -231,7 +233,8 @@ pub fn print_again(
 pub(super) fn seconds(text: &str) -> Result<Duration, ConfigError> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| {
-        let problem = format!("{text:?} is not a time: give 0.1 to 3600 seconds, and put the election before the flag");
+        let problem =
+            format!("{text:?} is not an interval: write 0.1 to 3600 seconds, and put the election before the flag");
         ConfigError::of_argument("--watch", problem)
     })
 }
@@ -296,10 +299,10 @@ fn used(in_use: &InstanceUsage) -> String {
     ];
     parts.extend(near.iter().filter(|(share, _)| share.used > share.limit / 2).map(|(share, what)| of(share, what)));
     if *dropped > 0 {
-        parts.push(format!("{lines} lines of output and {dropped} dropped"));
+        parts.push(format!("{lines} lines of output, {dropped} dropped"));
     }
     parts.push(format!(
-        "{:.1} s of CPU time in process {}, which has {:.1} MiB",
+        "{:.1} s of CPU time in process {}, which uses {:.1} MiB",
         Duration::from_millis(process.cpu_ms).as_secs_f64(),
         process.pid,
         mib(process.memory)

@@ -10,7 +10,7 @@ use baton_election::ElectionName;
 
 use crate::cli::{self, Lang};
 
-/// Paths in the project and the contents of the files, with `{{…}}` as placeholders.
+/// The paths and the contents of a project's files. `{{…}}` is a placeholder.
 type Files = &'static [(&'static str, &'static str)];
 
 /// The build target for components, and the name of Cargo's output folder for it.
@@ -118,7 +118,7 @@ struct Template {
     image: &'static str,
     /// Additional Dockerfile lines for the development container.
     setup: &'static str,
-    /// The commands that test, build and run the project, run in its folder.
+    /// The commands that test, build and run the project, to be run in its folder.
     commands: &'static [&'static str],
 }
 
@@ -149,14 +149,14 @@ pub(super) fn new(name: &ElectionName, lang: Lang) -> anyhow::Result<ExitCode> {
     write(&folder, &files)?;
 
     let mut written = format!(
-        "Wrote {name}: a coordinator in {} that beats once a second and counts its beats in the state.\n\n\
+        "Created {name}: a coordinator in {} that beats once a second and keeps the number of beats in its state.\n\n\
          Test, build and run it:\n\n  cd {name}\n",
         template.language
     );
     for command in template.commands {
         written.push_str(&format!("  {command}\n"));
     }
-    written.push_str("\nWhile you write it, `baton dev` builds and runs it again whenever you save a file.\n");
+    written.push_str("\nWhile you work on it, `baton dev` rebuilds and restarts it whenever you save a file.\n");
     cli::print(&written)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -184,7 +184,7 @@ fn sdk_manifest(manifest: &str, workspace: &str) -> anyhow::Result<String> {
     Ok(manifest.to_string())
 }
 
-/// Writes all files, or none if any of them exists or cannot be written.
+/// Writes all files. If any of them exists or cannot be written, writes none.
 fn write(folder: &Path, files: &[(PathBuf, String)]) -> anyhow::Result<()> {
     for (place, _) in files {
         if place.symlink_metadata().is_ok() {
@@ -214,6 +214,6 @@ fn write(folder: &Path, files: &[(PathBuf, String)]) -> anyhow::Result<()> {
 fn write_new(place: &Path, folder: &Path, text: &str) -> std::io::Result<()> {
     fs::create_dir_all(place.parent().unwrap_or(folder))?;
     let mut file = OpenOptions::new().write(true).create_new(true).open(place)?;
-    // Remove a partly written file, for example on a full disk: it would block the next run.
+    // If the write fails, for example because the disk is full, remove the partial file: it would block the next run.
     file.write_all(text.as_bytes()).inspect_err(|_| drop(fs::remove_file(place)))
 }

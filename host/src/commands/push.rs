@@ -22,15 +22,16 @@ use baton_runtime::{FileError, read_file};
 use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore};
 use baton_store::{LeaseStore, StoreUrl};
 
-/// Largest signature file to accept, in bytes. A minisign signature with short comments has about 350.
+/// Largest signature file to accept, in bytes. A minisign signature with short comments takes about 350 bytes.
 const LARGEST_SIGNATURE: u64 = 4 << 10;
-/// Slowest upload to support, in bytes per second. Determines how much longer the timeout is for a large module.
+/// Slowest upload to support, in bytes per second. The larger the module, the longer the timeout that results from this
+/// rate.
 const SLOWEST: u64 = 100_000;
-/// Number of attempts at each transfer, and at storing a module.
+/// Maximum number of attempts at each transfer, and at storing a module.
 const SENDINGS: u32 = 3;
 
-/// Publishes a module: stores it first, and then references it in the version list. Even if the push is killed in
-/// between, the list never references a missing module.
+/// Publishes a module: first stores it, and then references it in the version list. In this order, the list never
+/// references a missing module, even if the push is killed in between.
 pub(super) async fn push(push: &Push) -> anyhow::Result<ExitCode> {
     let (inspection, module) = inspect(&push.module, push.compile_timeout).await?;
     if !inspection.runs {
@@ -72,21 +73,22 @@ async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<S
     // Show the store, so that a user who forgot `--store` notices the mistake.
     let place = format!("{election} on {}", push.store);
     let news = match pushed {
-        Pushed::Current => format!("is current in {place}"),
-        Pushed::SignedAnew => format!("was current already in {place}: it has a new signature"),
-        Pushed::Already => format!("was current already in {place}: nothing changed"),
+        Pushed::Current => format!("is now the current version of {place}"),
+        Pushed::SignedAnew => format!("was already the current version of {place}: only its signature is new"),
+        Pushed::Already => format!("was already the current version of {place}: nothing changed"),
     };
     cli::print(&format!(
         "{digest} {news}\n`baton modules {election}` shows which nodes run it, and the outcome of its probation\n"
     ))?;
     if let Some(warning) = nodes_with_another_source(modules, election).await {
-        // Only a warning, because the push has succeeded.
+        // This is only a warning, because the push has succeeded.
         cli::say(&format!("warning: {warning}"));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns a warning that lists the nodes with another module source, if any. Such nodes ignore pushed versions.
+/// Returns a warning that lists the nodes whose module source is another one, if there are any. Such nodes ignore
+/// pushed versions.
 async fn nodes_with_another_source(store: &dyn ObjectStore, election: &ElectionName) -> Option<String> {
     let here = ModuleSource::Published(election.clone()).to_string();
     let announcements = match announcements(store, election).await {

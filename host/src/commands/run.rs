@@ -3,11 +3,12 @@
 //! The host's threads:
 //!
 //! - **control**, two threads, or one for a single election: run supervisors, followers, historians, store requests and
-//!   signal handling. They never write to a descriptor that may block. No election's request delays another election's.
+//!   signal handling. They never write to a descriptor that may block. The requests of one election never delay those
+//!   of another.
 //! - **keepers**, two threads: handle messages from runners, commit their state, and look up names. They decide
 //!   nothing.
-//! - **starter**: starts templates, adopts the runners that templates have forked, and reaps those that nobody waits
-//!   for. When this thread ends, all templates and runners die.
+//! - **starter**: starts templates, adopts the runners that templates have forked, and reaps runners for which no other
+//!   thread waits. When this thread ends, all templates and runners die.
 //! - **admin**: serves probes, load balancers, scrapers and users, and writes operators' commands to the store. It has
 //!   a lower priority than the other threads.
 //! - **links**: exchanges hints with other hosts. See [`links`].
@@ -16,7 +17,8 @@
 //! - **log writer**: writes lines to stderr without blocking other threads; see [`telemetry`](baton_node::telemetry).
 //! - **blocking threads** of the runtimes: run SQLite's calls and name lookups, verify modules, and read secrets.
 //!
-//! No thread that renews, kills or gates waits for a guest. Every task and thread has an owner that awaits or joins it.
+//! No thread that renews leases, kills instances or gates effects waits for a guest. Every task and thread has an owner
+//! that awaits or joins it.
 
 use std::convert::Infallible;
 use std::mem::ManuallyDrop;
@@ -69,7 +71,7 @@ use baton_store::state::{Handover, ReadAhead};
 use baton_store::{Digest, LockFile, ObjectStore, no_file_events, witness};
 use baton_store::{LeaseStore, MemoryStore, SqliteStore, StoreUrl};
 
-/// Timeout for creating the lock file at startup. At this point, nothing depends on it yet.
+/// Timeout for creating the lock file at startup. At that point, nothing depends on the lock file yet.
 const LOCKED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Maximum time that elections wait for the store to be created, which usually takes only a moment.
@@ -77,10 +79,10 @@ const MADE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Environment variables with the names of files that the clients of stores and registries read.
 const FILES: [(&str, &str); 2] =
-    [("AZURE_FEDERATED_TOKEN_FILE", "the token of this workload"), ("SSL_CERT_FILE", "the file of certificates")];
+    [("AZURE_FEDERATED_TOKEN_FILE", "the workload's token file"), ("SSL_CERT_FILE", "the certificate file")];
 
 /// Environment variables with the names of folders that contain such files or helper programs.
-const FOLDERS: [(&str, &str); 2] = [("SSL_CERT_DIR", "the folder of certificates"), ("PATH", "the folder of programs")];
+const FOLDERS: [(&str, &str); 2] = [("SSL_CERT_DIR", "the certificate folder"), ("PATH", "the program folder")];
 
 pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
     let stores = Stores {
@@ -88,7 +90,7 @@ pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
         modules: open_store(&config.store)?,
         status: open_store(&config.store)?,
     };
-    // A separate handle, so that renewals do not wait for coordinators' commits.
+    // Use a separate handle, so that renewals do not wait for coordinators' commits.
     let states: Arc<dyn ObjectStore> = open_store(&config.store)?;
     host(config, stores, states, None)
 }
@@ -102,12 +104,12 @@ pub(super) fn develop(config: &Config, workshop: &Workshop) -> anyhow::Result<Ex
     host(config, stores, store, Some(workshop))
 }
 
-/// Number of threads that must be available at startup: about as many as a host with one coordinator, and its
-/// processes, use.
+/// Number of threads that must be available at startup. A host with one coordinator uses about this many, including the
+/// threads of its child processes.
 const THREADS: usize = 20;
 
-/// Fails if too few threads are available. If the host could not start a thread later, it would exit, or would blame a
-/// module for the failure.
+/// Fails if too few threads are available. If a thread could not be started later, the host would exit, or would blame
+/// a module for the failure.
 fn has_room_for_threads() -> anyhow::Result<()> {
     let (release, held) = std::sync::mpsc::channel::<()>();
     let held = Arc::new(std::sync::Mutex::new(held));
@@ -149,7 +151,7 @@ fn host(
     let settings = if workshop.is_none() { &config.admin } else { &page };
     let (listening, no_endpoint) = match BoundEndpoint::with(settings) {
         Ok(listening) => (listening, None),
-        // The default endpoint is optional, so its error is not fatal.
+        // The endpoint at the default address is optional, so this error is not fatal.
         Err(error @ AdminError::NoLoopback(_)) => (None, Some(error)),
         // Exit with a status that makes service managers restart the host: the port may become free, or the interface
         // may come up.
@@ -196,7 +198,8 @@ fn host(
     ended.map(|()| ExitCode::SUCCESS)
 }
 
-/// The kernel cannot confine a coordinator to its folders, so the WebAssembly sandbox would be the only barrier.
+/// The error returned when the kernel cannot confine a coordinator to its folders. The WebAssembly sandbox would then
+/// be the only barrier.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "--dir {folder}: this kernel has no Landlock (Linux 5.13, listed in /sys/kernel/security/lsm), so only the \
@@ -218,7 +221,7 @@ fn keeps_to_folders(config: &Config) -> Result<(), FoldersNotConfined> {
     })
 }
 
-/// Returns the paths that the host relies on but that its configuration does not contain.
+/// Returns the paths that the host trusts although they do not come from its configuration.
 fn implicit_paths(config: &Config, workshop: Option<&Workshop>) -> Vec<TrustedPath> {
     let mut found = Vec::new();
     let mut add = |place: &str, what: &str, path: PathBuf, is_folder| {
@@ -240,11 +243,11 @@ fn implicit_paths(config: &Config, workshop: Option<&Workshop>) -> Vec<TrustedPa
         add("the host", "its program", program, false);
     }
     for folder in workshop.into_iter().flat_map(Workshop::folders) {
-        add("the project", "the folder of its build", folder.clone(), true);
+        add("the project", "the build folder", folder.clone(), true);
     }
     if config.coordinators.iter().any(|coordinator| matches!(coordinator.module, ModuleSource::Oci(_))) {
         for file in RegistryCredentials::of_process().files() {
-            add("registries", "the file of credentials", file.clone(), false);
+            add("registries", "the credentials file", file.clone(), false);
         }
     }
     found
@@ -300,7 +303,8 @@ struct Shared {
     clock: Clock,
     watchdog: Arc<Watchdog>,
     templates: Templates,
-    /// Runs the tasks that handle runners' messages, so that these do not delay a supervisor.
+    /// The runtime for the tasks that handle runners' messages. It is separate, so that these tasks do not delay a
+    /// supervisor.
     keepers: Handle,
     running: RunningInstances,
     trackers: Vec<Arc<ElectionTracker>>,
@@ -319,7 +323,7 @@ impl Host<'_> {
         let control = runtime("control", checked.len().clamp(1, 2))?;
         let incarnation = incarnation(node.as_str())?;
         let lock_file = control.block_on(lock_file(config, *workshop, &incarnation, log));
-        // Keeps the lock file locked until this process has exited, whatever else is dropped earlier.
+        // Keep the lock file locked until this process has exited, even if everything else is dropped earlier.
         let _held = ManuallyDrop::new(lock_file.clone());
         if lock_file.is_some() {
             stores.leases =
@@ -362,7 +366,7 @@ impl Host<'_> {
             admin.shutdown();
         }
         telling.end();
-        // A store that hangs may block a thread forever, but nothing depends on that thread now.
+        // If the store hangs, a thread may be blocked forever. Nothing depends on such a thread any more.
         control.shutdown_background();
         keepers.shutdown_timeout(Duration::from_secs(1));
         result
@@ -384,8 +388,8 @@ impl Host<'_> {
     fn tracker(&self, Checked { coordinator, .. }: &Checked<'_>, moments: Moments) -> Arc<ElectionTracker> {
         let (election, lease) = (coordinator.election.clone(), coordinator.timing.lease());
         let tracker = ElectionTracker::one_of(self.checked.len(), election, lease);
-        // SQLite can answer many reads in one transaction, so all elections poll at the same time. Over a network, each
-        // read would need its own connection.
+        // SQLite can answer many reads in one transaction, so all elections poll at the same time. Over a network, they
+        // poll at different times, because concurrent reads would each need a connection.
         let asks_at_once = matches!(self.config.store, StoreUrl::Sqlite(_));
         Arc::new(if asks_at_once { tracker.reading_at(moments) } else { tracker })
     }
@@ -431,8 +435,8 @@ impl Host<'_> {
         let mut signals = Signals::listen()?;
         let elections = tokio::select! {
             elections = self.elections(shared, &stores, aside) => elections?,
-            // Preparing a large module takes a while, so handle signals here, too. Nothing has started yet that a
-            // shutdown would have to stop.
+            // Preparing a large module takes a while, so handle signals here, too. So far, nothing has been started
+            // that a shutdown would have to stop.
             asked = signals.next() => {
                 begin_shutdown(asked, log, &phases);
                 return Ok(());
@@ -442,7 +446,7 @@ impl Host<'_> {
         if let Some(asked) = signals.take_reloads() {
             aside.spawn(reload.whenever(asked, phases.clone(), (*log).clone()));
         }
-        // Under `baton dev`, there is no other node to take over during maintenance.
+        // `baton dev` has no other node that could take over during maintenance.
         if let Some(endpoint) = config.scheduled_events.endpoint().filter(|_| workshop.is_none()) {
             let (trackers, drained) = (shared.trackers.clone(), node.drained());
             aside.spawn(Maintenance { endpoint, trackers, drained, log: (*log).clone() }.watch());
@@ -565,7 +569,7 @@ impl Host<'_> {
     }
 }
 
-/// The addresses and sockets for other nodes, apart from the admin endpoint's socket.
+/// The addresses and sockets for other nodes, except for the admin endpoint's socket.
 struct Network {
     /// The advertised address of the admin endpoint, if any.
     advertised: Option<AdminUrl>,
@@ -573,15 +577,15 @@ struct Network {
     max_links: usize,
 }
 
-/// Creates the lock file. Once this host has exited, the lock file shows this to other hosts on this machine, and to
-/// hosts that start later.
+/// Creates the lock file. From this file, other hosts on this machine can tell when this host has exited, even if they
+/// start later.
 async fn lock_file(
     config: &Config,
     workshop: Option<&Workshop>,
     incarnation: &str,
     log: &Log,
 ) -> Option<Arc<LockFile>> {
-    // The lock proves that runners have exited only if a runner cannot release it.
+    // The lock proves that all runners have exited, but only if no runner can release it.
     let is_wanted = config.witness && workshop.is_none() && confine::keeps_what_it_holds();
     let folder = witness::folder(&config.store, config.state.as_deref()).filter(|_| is_wanted)?;
     let incarnation = incarnation.to_owned();
@@ -648,7 +652,7 @@ impl<'a> Followers<'a> {
     }
 
     /// Creates the follower of a module source, and loads the module if it is a file. Only a file must be usable at
-    /// startup, because the user can fix it then.
+    /// startup, because a user who starts the host can fix the file.
     async fn follower(
         &self,
         Checked { coordinator, trust, .. }: &Checked<'_>,
@@ -714,7 +718,7 @@ fn runtime(name: &str, threads: usize) -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(threads).thread_name(name).enable_all().build()
 }
 
-/// Creates the store, retrying until it succeeds. Reports lost files. Drops `tries` after the first attempt.
+/// Creates the store. Retries until this succeeds. Reports lost files. Drops `tries` after the first attempt.
 async fn create(store: Arc<dyn LeaseStore>, place: StoreUrl, log: Log, tries: oneshot::Sender<Infallible>) {
     let mut last_error: Option<StoreError> = None;
     let mut wait = Duration::from_secs(1);

@@ -19,7 +19,7 @@ use baton_store::ObjectStore;
 use baton_store::state::{self, Document, DocumentError, KEY, LARGEST};
 use baton_store::{LeaseStore, Store, StoreUrl};
 
-/// Largest value or export to read, in bytes. In JSON, each byte of a value takes at most 6 bytes.
+/// Largest value or export to read, in bytes. In an export, each byte of a value takes at most 6 bytes of JSON.
 const LARGEST_INPUT: u64 = 6 * LARGEST + (1 << 20);
 
 pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: StateAction) -> anyhow::Result<ExitCode> {
@@ -67,7 +67,7 @@ pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: Sta
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the last saved state. If there is none, the election's name may be misspelled, so this is an error.
+/// Returns the last saved state. Returns an error if there is none, because the election's name may be misspelled.
 async fn saved(store: &dyn ObjectStore, election: &ElectionName) -> anyhow::Result<Document> {
     let cannot = || format!("cannot read the state of {election}");
     let read = in_time(state::read(store, election)).await.with_context(cannot)?.with_context(cannot)?;
@@ -205,7 +205,7 @@ fn imported(from: Option<&Path>) -> anyhow::Result<Document> {
 
 fn check_key(key: &str) -> anyhow::Result<()> {
     if key.is_empty() || key.len() > KEY {
-        bail!("a key has 1 to {KEY} bytes, not {}", key.len());
+        bail!("a key must have 1 to {KEY} bytes, not {}", key.len());
     }
     Ok(())
 }

@@ -60,7 +60,7 @@ pub(super) async fn status(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads and prints the status at an interval until a signal arrives or stdout is closed. Continues during outages.
+/// Reads and prints the status at intervals until a signal arrives or stdout is closed. Keeps running during outages.
 async fn watch(
     place: &StoreUrl,
     json: bool,
@@ -86,7 +86,7 @@ async fn watch(
 
 struct StatusReport {
     rows: Vec<StatusRow>,
-    /// Errors of elections whose record or suspension could not be read.
+    /// The errors for elections whose record or suspension could not be read.
     unread: Vec<String>,
 }
 
@@ -104,8 +104,8 @@ async fn read_status(
     for election in names {
         let snapshot = match read(store, &election).await {
             Ok(snapshot) => snapshot,
-            // If the store does not respond to the request for one election, it will not respond for the others,
-            // either. There may be many, so stop here.
+            // A store that does not respond for one election will not respond for the others, either. There may be many
+            // elections, so stop here.
             Err(error) if is_one || matches!(error.downcast_ref(), Some(StoreError::Unknown(_))) => return Err(error),
             Err(error) => {
                 unread.push(format!("{error:#}"));
@@ -148,13 +148,17 @@ async fn read_status(
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("no node has led {election} yet, and {waiting} wait: `baton nodes {election}` shows whether a module is ready")]
+#[error(
+    "no node has led {election} yet (waiting nodes: {waiting}): `baton nodes {election}` shows whether a module is \
+     ready"
+)]
 struct NotLedYet {
     election: ElectionName,
     waiting: usize,
 }
 
-/// An election in the admin API of a host on this machine. Contains only the fields that cannot be read from the store.
+/// An election, as reported by the admin API of a host on this machine. Contains only the fields that cannot be read
+/// from the store.
 #[derive(Deserialize)]
 struct ElectionHere {
     election: String,
@@ -169,7 +173,7 @@ pub(crate) const READER: Reader =
 /// Maximum number of hosts to query at once. Each needs a file descriptor.
 const HOSTS_AT_ONCE: usize = 64;
 
-/// Queries the hosts with these incarnations. Skips hosts on other machines or of other users, and those that respond
+/// Queries the hosts with these incarnations. Skips hosts that are on other machines, belong to other users, or respond
 /// too late.
 async fn elections_here(incarnations: BTreeSet<String>) -> Vec<ElectionHere> {
     let ask = async |incarnation: String| {

@@ -32,6 +32,7 @@ pub(super) fn token(file: Option<&Path>) -> anyhow::Result<()> {
     say(&format!("hosts:    admin-token-file = \"{path}\" in baton.toml, or --admin-token-file {path}"));
     say(&format!("commands: --token-file {path}, or the same line in baton.toml"));
     say("page:     paste the token when the page asks for it");
-    say("Give every node and operator the same token. Other machines also need --admin-tls-cert and --admin-tls-key.");
+    say("Give every node and operator the same token. To serve other machines, hosts also need --admin-tls-cert and \
+         --admin-tls-key.");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Reads `baton.toml`. Uses no derive macro, so that each value keeps its line number and the error for a misspelt key
-//! can suggest the most similar valid key.
+//! Reads `baton.toml`. It uses no derive macro. This way, each value keeps its line number, and the error for a
+//! misspelt key can suggest the most similar valid key.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -284,7 +284,7 @@ fn list_of_strings(example: &str) -> String {
     format!("write a list of quoted strings: {example}")
 }
 
-/// Advice for a setting that takes a list of arguments. A single string is rejected, because it is ambiguous how to
+/// Advice for a setting that takes a list of arguments. A single string is rejected, because it is not clear how to
 /// split it into arguments.
 const ARGUMENTS: &str = "arg = [\"--verbose\", \"report.csv\"]";
 
@@ -299,7 +299,7 @@ fn unknown(word: &str, at_top: bool, legal: impl Fn(&Key) -> bool) -> String {
             .to_string();
     }
     if let Some(key) = renamed(word) {
-        return format!("is called `{}` now", key.name());
+        return format!("is now called `{}`", key.name());
     }
     if let Some(advice) = removed(word) {
         return format!("no longer exists: remove it; {advice}");
@@ -310,7 +310,7 @@ fn unknown(word: &str, at_top: bool, legal: impl Fn(&Key) -> bool) -> String {
     }
     match nearest(word, &words) {
         Some(near) => format!("there is no such key: did you mean `{near}`?"),
-        None => format!("there is no such key; there are {}", words.join(", ")),
+        None => format!("there is no such key; the keys are {}", words.join(", ")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! One source of settings: unparsed values with their origins.
+//! The settings from one source: unparsed values with their origins.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,7 +29,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Describes what to fix if the value of `key` is wrong.
+    /// Describes the place to fix if the value of `key` is wrong.
     pub(super) fn place(&self, key: Key) -> String {
         match self {
             Origin::Flag => key.flag(),
@@ -72,7 +72,7 @@ impl Layer {
         Self::default()
     }
 
-    /// Sets the value of a flag if the flag was given.
+    /// Sets the value of a flag, if the flag was given.
     #[must_use]
     pub fn flag(mut self, key: Key, text: Option<String>) -> Self {
         if let Some(text) = text {
@@ -100,10 +100,11 @@ impl Layer {
         Ok(self)
     }
 
-    /// Creates the layer of `BATON_…` variables. Ignores empty variables. For unknown ones, see [`super::misspelt`].
+    /// Creates the layer from the `BATON_…` variables. Ignores empty variables. For unknown variables, see
+    /// [`super::misspelt`].
     pub(super) fn of_variables(around: &Environment) -> Result<Self, ConfigError> {
         if let Some((name, key)) = around.names().find_map(|name| Some((name, renamed_variable(name)?))) {
-            return Err(ConfigError::new(name, format!("is called {} now", key.variable())));
+            return Err(ConfigError::new(name, format!("is now called {}", key.variable())));
         }
         if let Some((name, advice)) = around.names().find_map(|name| Some((name, removed_variable(name)?))) {
             return Err(ConfigError::new(name, format!("no longer exists: remove it; {advice}")));

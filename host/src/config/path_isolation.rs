@@ -1,10 +1,10 @@
 //! Keeps the paths that the host opens out of the coordinators' writable folders.
 //!
-//! The host opens files and folders by path: when it starts or restarts, and for each term. In a writable folder, a
-//! coordinator could replace a file with a link to a file that it may not read, or with a forged version of a file that
-//! the host trusts. So no path that the host opens may pass through a folder that one of its coordinators may write to.
-//! Folders are compared by device and inode. They are also compared by their location in the file system, which the
-//! kernel's list of mounts gives, because of bind mounts.
+//! The host opens files and folders by path: when it starts or restarts, and for each term. In a folder that a
+//! coordinator may write to, it could replace a file with a link to a file that it may not read, or with a forged
+//! version of a file that the host trusts. No path that the host opens may therefore pass through such a folder.
+//! Folders are compared by device and inode. Because of bind mounts, they are also compared by their location in the
+//! file system, as shown by the kernel's list of mounts.
 
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -27,11 +27,11 @@ use baton_store::{StoreUrl, witness};
 pub struct TrustedPath {
     /// The setting that contains the path, or another place where the user can fix the problem.
     pub place: String,
-    /// Description for error messages.
+    /// Description of the file or folder, for error messages.
     pub what: String,
-    /// Its path.
+    /// The path.
     pub path: PathBuf,
-    /// True if it is a folder in which the host opens files.
+    /// True if this is a folder in which the host opens files.
     pub is_folder: bool,
 }
 
@@ -40,7 +40,7 @@ impl Config {
     /// configuration and `implicit_paths`.
     ///
     /// # Errors
-    /// [`ConfigError`] with the first such path and the folder.
+    /// [`ConfigError`] for the first such path. Names the path and the folder.
     pub fn check_path_isolation(
         &self,
         implicit_paths: impl IntoIterator<Item = TrustedPath>,
@@ -62,7 +62,8 @@ impl Config {
                 }
             }
         }
-        // Two coordinators may have different rights to a folder. If one coordinator had both, `:ro` would do nothing.
+        // Different coordinators may have different rights to a folder. If the same coordinator could also write to the
+        // folder, `:ro` would have no effect.
         for (coordinator, folder) in self.folders().filter(|(_, folder)| folder.read_only) {
             let mut own = writable.iter().filter(|writable| writable.election == coordinator.election.as_str());
             if let Some(writable) = own.find(|writable| writable.covers(folder.real(), &mounts)) {
@@ -94,25 +95,25 @@ impl Config {
         if let StoreUrl::Sqlite(folder) = &self.store {
             add(place(Key::Store), "the store", folder, true);
         }
-        // A host on Azure has such a folder, too: see `witness::folder`.
+        // A host whose store is on Azure has such a folder, too: see `witness::folder`.
         if let Some(leases) = witness::folder(&self.store, self.state.as_deref()).filter(|_| self.witness) {
-            add(place(Key::Reclaim), "the folder of lock files and of notes of leases", &leases, true);
+            add(place(Key::Reclaim), "the folder for lock files and lease notes", &leases, true);
         }
         if let NodeChoice::Slot { folder, .. } = &self.node {
-            add(place(Key::Node), "the lock file of the node's name", folder, true);
+            add(place(Key::Node), "the lock file for the node's name", folder, true);
         }
         if let Some(folder) = &self.cache {
             add(place(Key::Cache), "the cache", folder, true);
         }
         if let Some(key) = self.cache.as_ref().and(self.cache_key.as_ref()) {
-            add(place(Key::Cache), "the key of the cache", key, false);
+            add(place(Key::Cache), "the cache's key", key, false);
         }
         if let Some(path) = &self.admin.token_file {
-            add(place(Key::AdminTokenFile), "the file of the endpoint's token", path, false);
+            add(place(Key::AdminTokenFile), "the endpoint's token file", path, false);
         }
         if let Some(TlsFiles { certificate, key }) = &self.admin.tls {
             add(place(Key::AdminTlsCert), "the endpoint's certificate", certificate, false);
-            add(place(Key::AdminTlsKey), "the key of the endpoint's certificate", key, false);
+            add(place(Key::AdminTlsKey), "the key for the endpoint's certificate", key, false);
         }
         for coordinator in &self.coordinators {
             let place = |key| self.place(Some(coordinator), key, None);
@@ -124,7 +125,7 @@ impl Config {
                 add(place(Key::Trust), "the public key", path, false);
             }
             if let Some(path) = &coordinator.http_ca {
-                add(place(Key::HttpCa), "the file of certificates", path, false);
+                add(place(Key::HttpCa), "the certificate file", path, false);
             }
             for secret in &coordinator.secrets {
                 let place = self.place(Some(coordinator), Key::Secret, Some(secret.name()));
@@ -216,13 +217,13 @@ impl Spot {
     }
 }
 
-/// The mounts that this process sees. Empty without `/proc`, but the host does not run without `/proc` anyway.
+/// The mounts that this process can see. Empty if `/proc` is missing, but the host does not run without `/proc` anyway.
 pub(super) struct Mounts(Vec<Mount>);
 
 struct Mount {
     id: String,
     device: String,
-    /// The folder of the file system that is mounted.
+    /// The folder within its file system that is mounted.
     root: PathBuf,
     point: PathBuf,
 }

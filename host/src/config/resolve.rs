@@ -99,11 +99,11 @@ fn admin(host: &mut Resolver<'_>) -> Result<AdminSettings, ConfigError> {
         (None, None) => None,
         (Some(certificate), Some(key)) => Some(TlsFiles { certificate, key }),
         (Some(_), None) => {
-            let problem = "needs a private key: set --admin-tls-key, too";
+            let problem = "needs a private key: set --admin-tls-key as well";
             return Err(ConfigError::at(Key::AdminTlsCert, &of_certificate, problem));
         }
         (None, Some(_)) => {
-            let problem = "needs a certificate: set --admin-tls-cert, too";
+            let problem = "needs a certificate: set --admin-tls-cert as well";
             return Err(ConfigError::at(Key::AdminTlsKey, &of_key, problem));
         }
     };
@@ -117,7 +117,7 @@ fn peer(host: &mut Resolver<'_>) -> Result<Option<PeerSettings>, ConfigError> {
     match (listen, &advertise) {
         (None, None) => Ok(None),
         (None, Some(_)) => {
-            let problem = "needs an address to listen on: set --peer, too";
+            let problem = "needs an address to listen on: set --peer as well";
             Err(ConfigError::at(Key::PeerAdvertise, &of_advertise, problem))
         }
         (Some(listen), None) if !is_of_one_machine(listen.ip()) => {
@@ -134,7 +134,7 @@ fn peer(host: &mut Resolver<'_>) -> Result<Option<PeerSettings>, ConfigError> {
 fn labels(host: &mut Resolver<'_>) -> Result<Labels, ConfigError> {
     let labels = host.many(Key::Label, &mut BTreeSet::new(), value::label, |(_, value)| value.clone())?;
     if labels.len() > MOST_LABELS {
-        let problem = format!("{} labels are too many: give at most {MOST_LABELS}", labels.len());
+        let problem = format!("there are {} labels, but the limit is {MOST_LABELS}", labels.len());
         return Err(ConfigError::new(Key::Label.flag(), problem));
     }
     Ok(labels.into_iter().collect())
@@ -165,7 +165,7 @@ pub fn resolve_store_and_token(
     Ok((store(&mut host, around)?, token_file))
 }
 
-/// Resolves the store and `create`, for commands that may be the first to write to a store.
+/// Resolves the store and the setting `create`, for commands that may be the first to write to a store.
 ///
 /// # Errors
 /// As for [`resolve_store`].
@@ -185,7 +185,7 @@ pub fn resolve_compile_timeout(flags: &Layer, around: &Environment) -> Result<Du
     compile_timeout(&mut Resolver::new(vec![flags, &sources.variables, &sources.file.global], &mut Vec::new()))
 }
 
-/// The settings that `baton doctor` checks.
+/// The settings that `baton doctor` examines.
 #[derive(Clone, Debug)]
 pub struct DoctorSettings {
     /// The lease store.
@@ -204,7 +204,7 @@ pub struct DoctorSettings {
     pub cache_key: Option<PathBuf>,
 }
 
-/// Resolves the settings that `baton doctor` checks, as a host would.
+/// Resolves the settings that `baton doctor` examines, in the same way as a host does.
 ///
 /// # Errors
 /// [`ConfigError`] for the first error.
@@ -250,8 +250,8 @@ impl Sources {
         }
     }
 
-    /// Returns the layers of each coordinator to run. If the command line or a variable sets the module, there is one
-    /// coordinator. Otherwise, these are the coordinators in the file.
+    /// Returns the layers of each coordinator to run. If the command line or a variable sets the module, there is only
+    /// that coordinator. Otherwise, the coordinators are those in the file.
     fn coordinators<'a>(&'a self, flags: &'a Layer) -> Result<Vec<Vec<&'a Layer>>, ConfigError> {
         let named = flags.get(Key::Module).or_else(|| self.variables.get(Key::Module));
         if named.is_some() || self.file.coordinators.is_empty() {
@@ -388,7 +388,7 @@ fn coordinator(
 /// Resolves the module and the election that it serves. Also returns the origin of the election's name.
 fn module_and_election(own: &mut Resolver<'_>) -> Result<(ModuleSource, ElectionName, Origin), ConfigError> {
     let no_module = || {
-        Err("there is nothing to run: name a component, as in `baton run coordinator.wasm`, or list some as \
+        Err("there is nothing to run: name a component, as in `baton run coordinator.wasm`, or define some as \
              [coordinators.NAME] in baton.toml"
             .to_string())
     };
@@ -429,7 +429,7 @@ fn timing(
     })
 }
 
-/// Looks up settings in layers, from strongest to weakest, and records a row for each.
+/// Looks up settings in layers, from strongest to weakest, and records a row for each setting.
 struct Resolver<'a> {
     layers: Vec<&'a Layer>,
     rows: &'a mut Vec<SettingRow>,
@@ -456,8 +456,8 @@ impl<'a> Resolver<'a> {
         self.get_or(key, &parse, show, default)
     }
 
-    /// Returns the value of an optional setting; `None` if the value is the word that stands for its default, such as
-    /// `none`, `off` or `own`.
+    /// Returns the value of an optional setting; `None` if the value is the word for the default, such as `none`, `off`
+    /// or `own`.
     fn optional<T>(
         &mut self,
         key: Key,
@@ -485,9 +485,9 @@ impl<'a> Resolver<'a> {
         Ok((value, origin))
     }
 
-    /// Returns the values of a multi-value setting, each built from its name and text. Rejects names in `taken`, and
-    /// adds new names to it. All settings whose values become environment variables of the coordinator share one such
-    /// set.
+    /// Returns the values of a multi-value setting, each built from its name and text. Rejects names that are in
+    /// `taken`, and adds the others to it. All settings whose values become environment variables of the coordinator
+    /// share the same set.
     fn many<T>(
         &mut self,
         key: Key,

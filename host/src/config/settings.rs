@@ -20,9 +20,9 @@ pub struct Setting {
     pub(crate) is_common: bool,
     /// True if each coordinator can have its own value.
     pub(crate) is_per_coordinator: bool,
-    /// The default value; `None` if there is none, or if only [`Self::shown_default`] describes it.
+    /// The default value; `None` if there is no default, or if only [`Self::shown_default`] describes it.
     pub(crate) default: Option<&'static str>,
-    /// A description of the default in words, if the default depends on the machine or the module.
+    /// The default in words, if it depends on the machine or the module.
     pub(crate) shown_default: Option<&'static str>,
     /// First line of the help.
     pub(crate) help: &'static str,
@@ -85,7 +85,7 @@ impl Setting {
         Self { is_common: true, ..self }
     }
 
-    /// Makes this a setting that each coordinator can have, under this heading of the help.
+    /// Makes this a setting that each coordinator can set for itself. The help lists the setting under this heading.
     const fn of_coordinator(self, heading: &'static str) -> Self {
         Self { is_per_coordinator: true, heading: Some(heading), ..self }
     }
@@ -159,13 +159,13 @@ settings! {
     Election = Setting { is_per_coordinator: true, ..setting("election", Shape::Text, "NAME", "Election to contend in") }
         .shown_default("the module's name")
         .common();
-    Store = setting("store", Shape::Text, "URL", "Lease store: sqlite:DIR, azure://ACCOUNT/CONTAINER, azurite")
+    Store = setting("store", Shape::Text, "URL", "Lease store: sqlite:DIR, azure://ACCOUNT/CONTAINER or azurite")
         .short('s')
         .common()
         .details(
-            "All nodes of a fleet need the same store. The default is an SQLite store in the user's state folder, which \
-             the nodes of one user on one machine share. A URL such as https://ACCOUNT.blob.core.windows.net/CONTAINER \
-             works as well.",
+            "All nodes of a fleet must use the same store. The default is an SQLite store in the user's state folder, \
+             which all nodes of this user on this machine share. A URL such as \
+             https://ACCOUNT.blob.core.windows.net/CONTAINER also works.",
         );
     Config = setting("config", Shape::Text, "PATH", "Configuration file")
         .shown_default("baton.toml, if it exists")
@@ -173,15 +173,15 @@ settings! {
         .common();
     Create = switch("create", "false", "Create the container of an Azure store if it does not exist")
         .details("Baton always creates the folder of an SQLite store.");
-    Node = setting("node", Shape::Text, "ID", "Id of this node")
-        .shown_default("the host name and a slot number")
+    Node = setting("node", Shape::Text, "ID", "ID of this node")
+        .shown_default("the machine's name and a number that is unique on the machine")
         .common();
-    LogFormat = setting("log-format", Shape::Text, "FORMAT", "Format of log lines: text, json")
+    LogFormat = setting("log-format", Shape::Text, "FORMAT", "Format of log lines: text or json")
         .default("text")
         .one_of(&["text", "json"])
         .common();
 
-    Lease = setting("lease", Shape::Text, "DURATION", "Lifetime of the lease without a renewal")
+    Lease = setting("lease", Shape::Text, "DURATION", "Lifetime of a lease that is not renewed")
         .default("15s")
         .of_coordinator(LEADERSHIP)
         .common();
@@ -189,98 +189,154 @@ settings! {
         .default("5s")
         .of_coordinator(LEADERSHIP)
         .common();
-    Priority = setting("priority", Shape::Number, "NUMBER", "Priority from 0 to 100: with 100, this node takes a free lease at once; with 0, after up to 2 s")
-        .default("100")
-        .of_coordinator(LEADERSHIP)
-        .common();
-    Preempt = switch("preempt", "false", "Hand over to a healthy node with a higher priority")
+    Priority = setting(
+        "priority",
+        Shape::Number,
+        "NUMBER",
+        "Priority from 0 to 100: with 100, this node takes a free lease at once; with 0, after up to 2 s",
+    )
+    .default("100")
+    .of_coordinator(LEADERSHIP)
+    .common();
+    Preempt = switch("preempt", "false", "While leading, hand over to a healthy node with a higher priority")
         .details(
-            "The other node must be eligible and have the same module ready. An operator's transfer to this node stays \
-             in force.",
+            "The other node must be eligible and have the same module ready. Does not undo an operator's transfer: \
+             if an operator made this node the leader, it does not hand over.",
         )
         .of_coordinator(LEADERSHIP)
         .common();
-    StallAfter = setting("stall-after", Shape::Text, "DURATION", "Step down after this long without progress")
-        .default("off")
-        .of_coordinator(LEADERSHIP)
-        .common();
+    StallAfter = setting(
+        "stall-after",
+        Shape::Text,
+        "DURATION",
+        "Step down if the coordinator reports no progress for this long",
+    )
+    .default("off")
+    .of_coordinator(LEADERSHIP)
+    .common();
 
-    Restart = setting("restart", Shape::Text, "POLICY", "When to run the coordinator again after it ends: always, on-failure")
-        .default("always")
-        .one_of(&["always", "on-failure"])
+    Restart = setting(
+        "restart",
+        Shape::Text,
+        "POLICY",
+        "When to run the coordinator again after it has ended: always or on-failure",
+    )
+    .default("always")
+    .one_of(&["always", "on-failure"])
+    .details(
+        "With on-failure, a coordinator that is done does not run again until you push a new version or run \
+         `baton rerun`. A coordinator that failed always runs again.",
+    )
+    .of_coordinator(COORDINATOR)
+    .common();
+    RestartDelay = setting(
+        "restart-delay",
+        Shape::Text,
+        "DURATION",
+        "Time to wait before the next term after the coordinator is done",
+    )
+    .default("60s")
+    .of_coordinator(COORDINATOR)
+    .common();
+    AllowHttp = setting("allow-http", Shape::TextOrList, "URL", "Server that the coordinator may call over HTTP")
         .details(
-            "With on-failure, a coordinator that is done does not run again until a new version or `baton rerun`. A \
-             coordinator that failed is always restarted.",
+            "Write the scheme, the host and, optionally, a port and a path prefix: https://api.example.com/v1. \
+             https://*.example.com matches all subdomains. With #private, the name may resolve to private addresses: \
+             http://worker:8080#private.",
         )
         .of_coordinator(COORDINATOR)
         .common();
-    RestartDelay = setting("restart-delay", Shape::Text, "DURATION", "Time to wait, once done, before the next term")
-        .default("60s")
-        .of_coordinator(COORDINATOR)
-        .common();
-    AllowHttp = setting("allow-http", Shape::TextOrList, "URL", "Server that the coordinator may reach over HTTP")
-        .details(
-            "Scheme, host, and optionally a port and a path prefix: https://api.example.com/v1. https://*.example.com matches all subdomains. With #private, the name may resolve to private addresses: http://worker:8080#private.",
-        )
-        .of_coordinator(COORDINATOR)
-        .common();
-    Dir = setting("dir", Shape::List, "HOST::GUEST[:ro]", "Host folder that the coordinator may use, and the path at which it sees the folder")
-        .details(
-            "With `:ro`, access is read-only. In baton.toml: dir = [\"/srv/data::/data\"]. Writes that the system \
-             accepted before the term ended still take effect.",
-        )
-        .of_coordinator(COORDINATOR)
-        .common();
-    Env = setting("env", Shape::Texts, "K=V", "Environment variable of the coordinator")
+    Dir = setting(
+        "dir",
+        Shape::List,
+        "HOST::GUEST[:ro]",
+        "Host folder to share with the coordinator, and its path inside the sandbox",
+    )
+    .details(
+        "With `:ro`, access is read-only. In baton.toml: dir = [\"/srv/data::/data\"]. Writes that the operating \
+         system accepted before a term ended still take effect after it.",
+    )
+    .of_coordinator(COORDINATOR)
+    .common();
+    Env = setting("env", Shape::Texts, "K=V", "Environment variable for the coordinator")
         .short('e')
         .details(
-            "The coordinator sees no other variables. Flags, BATON_ENV and the table `env` in baton.toml are merged by \
-             name.",
+            "The coordinator sees no other environment variables. Variables from flags, BATON_ENV and the table `env` \
+             in baton.toml are merged by name.",
         )
         .of_coordinator(COORDINATOR)
         .common();
-    ConfigVar = setting("config-var", Shape::Scalars, "K=V", "Configuration variable of the coordinator")
-        .details("The coordinator sees it as a variable and through wasi:config/store. Merged like --env.")
-        .of_coordinator(COORDINATOR)
-        .common();
-    Secret = setting("secret", Shape::Secrets, "K=SOURCE", "Secret: K=file:PATH or K=env:VARIABLE")
+    ConfigVar = setting("config-var", Shape::Scalars, "K=V", "Configuration variable for the coordinator")
         .details(
-            "The coordinator reads a secret in the same way as a variable set with --config-var. Baton never shows its value, and reads the file again for each term. In baton.toml: secret = { token = { file = \"PATH\" } }.",
+            "The coordinator sees it as an environment variable and through wasi:config/store. Variables from several \
+             sources are merged as for --env.",
         )
         .of_coordinator(COORDINATOR)
         .common();
-    Arg = setting("arg", Shape::List, "TEXT", "Argument that a WASI command receives")
-        .details("The first argument is always the election. In baton.toml: arg = [\"--verbose\", \"report.csv\"].")
-        .of_coordinator(COORDINATOR);
-    HttpCa = setting("http-ca", Shape::Text, "PATH", "Additional CA certificates for servers of --allow-http (PEM)")
-        .default("none")
-        .of_coordinator(COORDINATOR);
-
-    Probation = setting("probation", Shape::Text, "DURATION", "Time after the start of a new version in which a failure rolls it back")
-        .default("30s")
-        .of_coordinator(VERSIONS)
+    Secret = setting("secret", Shape::Secrets, "K=SOURCE", "Secret for the coordinator: K=file:PATH or K=env:VARIABLE")
+        .details(
+            "The coordinator reads a secret in the same way as a variable set with --config-var. Baton never shows the \
+             secret's value, and rereads the file for each term. In baton.toml: secret = { token = { file = \"PATH\" } \
+             }.",
+        )
+        .of_coordinator(COORDINATOR)
         .common();
-    Pin = setting("pin", Shape::TextOrList, "DIGEST", "Only run the module with this digest")
+    Arg = setting("arg", Shape::List, "TEXT", "Argument to pass to a WASI command")
+        .details(
+            "The command receives the election's name as its program name. In baton.toml: arg = [\"--verbose\", \
+             \"report.csv\"].",
+        )
+        .of_coordinator(COORDINATOR);
+    HttpCa = setting(
+        "http-ca",
+        Shape::Text,
+        "PATH",
+        "Additional CA certificates (PEM) for the servers allowed by --allow-http",
+    )
+    .default("none")
+    .of_coordinator(COORDINATOR);
+
+    Probation = setting(
+        "probation",
+        Shape::Text,
+        "DURATION",
+        "Time after a new version starts in which failures cause a rollback",
+    )
+    .default("30s")
+    .of_coordinator(VERSIONS)
+    .common();
+    Pin = setting("pin", Shape::TextOrList, "DIGEST", "Run only modules with this digest")
         .details("In baton.toml: pin = [\"sha256:…\"]. `baton check` prints a module's digest.")
         .of_coordinator(VERSIONS);
-    Trust = setting("trust", Shape::TextOrList, "KEYFILE", "Only run modules signed (minisign) by a key in this file")
-        .details("A file such as minisign.pub, which may hold several keys. In baton.toml: trust = [\"minisign.pub\"].")
-        .of_coordinator(VERSIONS);
+    Trust = setting(
+        "trust",
+        Shape::TextOrList,
+        "KEYFILE",
+        "Run only modules with a minisign signature by a key in this file",
+    )
+    .details("The file, such as minisign.pub, may hold several keys. In baton.toml: trust = [\"minisign.pub\"].")
+    .of_coordinator(VERSIONS);
     CompileTimeout = setting("compile-timeout", Shape::Text, "DURATION", "CPU time limit for compiling a module")
         .default("60s")
         .details(
-            "The CPU time of all compiler threads counts. If compiling takes ten times this limit in real time, and at least ten minutes, the host stops it and tries again later.",
+            "The limit applies to the total CPU time of all compiler threads. If compilation takes more than ten times \
+             this limit in wall-clock time, and more than ten minutes, the host stops it and tries again later.",
         )
         .of_coordinator(VERSIONS);
-    Cache = setting("cache", Shape::Text, "DIR", "Folder for compiled modules, for this user only; off for none")
-        .shown_default("~/.cache/baton")
-        .under(VERSIONS);
+    Cache = setting(
+        "cache",
+        Shape::Text,
+        "DIR",
+        "Folder for compiled modules, which only this user can access; off for no cache",
+    )
+    .shown_default("~/.cache/baton")
+    .under(VERSIONS);
 
     MaxMemory = setting("max-memory", Shape::Text, "SIZE", "Maximum memory of the instance")
         .default("256MiB")
         .of_coordinator(LIMITS)
         .common();
-    MaxState = setting("max-state", Shape::Text, "SIZE", "Maximum size of the coordinator's state, keys and values")
+    MaxState = setting("max-state", Shape::Text, "SIZE", "Maximum size of the coordinator's state (keys plus values)")
         .default("4MiB")
         .of_coordinator(LIMITS)
         .common();
@@ -291,45 +347,65 @@ settings! {
         "max-output",
         Shape::Number,
         "LINES",
-        "Maximum number of lines that the coordinator prints and logs per second",
+        "Maximum number of lines per second that the coordinator may print and log",
     )
     .default("500")
     .of_coordinator(LIMITS);
 
-    Admin = setting("admin", Shape::Text, "ADDRESS:PORT", "Address that serves the page, the probes and the metrics")
-        .shown_default("127.0.0.1:7070 (or the next free port)")
-        .details(
-            "`none` disables the endpoint. Every client that reaches the address may read /livez, /readyz, \
-             /leader/ELECTION and /metrics.",
-        )
-        .under(ENDPOINT)
-        .common();
-    AdminTokenFile = setting("admin-token-file", Shape::Text, "PATH", "File with the token for logs and steering")
-        .default("none")
-        .details(
-            "Requests from other machines need the token and TLS, except for probes and metrics. The host reads the \
-             file on every request.",
-        )
-        .under(ENDPOINT)
-        .common();
-    AdminTlsCert = setting("admin-tls-cert", Shape::Text, "PATH", "Certificates of the endpoint (PEM), its own first")
-        .default("none")
-        .under(ENDPOINT);
-    AdminTlsKey = setting("admin-tls-key", Shape::Text, "PATH", "Private key of that certificate (PEM)")
+    Admin = setting(
+        "admin",
+        Shape::Text,
+        "ADDRESS:PORT",
+        "Address that serves the status page, the probes and the metrics",
+    )
+    .shown_default("127.0.0.1:7070 (or the next free port)")
+    .details(
+        "`none` disables the endpoint. Any client that can reach the address may read /livez, /readyz, \
+         /leader/ELECTION and /metrics.",
+    )
+    .under(ENDPOINT)
+    .common();
+    AdminTokenFile = setting(
+        "admin-token-file",
+        Shape::Text,
+        "PATH",
+        "File with the token that is required for logs and steering",
+    )
+    .default("none")
+    .details(
+        "Requests from other machines need the token and TLS, except requests for probes and metrics. The host \
+         rereads the file on every request.",
+    )
+    .under(ENDPOINT)
+    .common();
+    AdminTlsCert = setting(
+        "admin-tls-cert",
+        Shape::Text,
+        "PATH",
+        "Certificate chain of the endpoint (PEM), with its own certificate first",
+    )
+    .default("none")
+    .under(ENDPOINT);
+    AdminTlsKey = setting("admin-tls-key", Shape::Text, "PATH", "Private key of the endpoint's own certificate (PEM)")
         .default("none")
         .under(ENDPOINT);
     AdminAdvertise = setting(
         "admin-advertise",
         Shape::Text,
         "URL",
-        "URL at which other machines reach the endpoint; `own`: the address of --admin",
+        "URL at which other machines reach the endpoint, or `own` for the --admin address",
     )
     .default("own")
-    .details("The node announces it in the store. It announces a loopback address only if the store is one of this machine.")
+    .details(
+        "The node announces this URL in the store. It announces a loopback address only if the store is local to this \
+         machine.",
+    )
     .under(ENDPOINT);
 
     Label = setting("label", Shape::Texts, "K=V", "Label of this node, such as zone=west")
-        .details("`baton nodes`, `baton status` and the metrics show it. In baton.toml: label = { zone = \"west\" }.")
+        .details(
+            "`baton nodes`, `baton status` and the metrics show the label. In baton.toml: label = { zone = \"west\" }.",
+        )
         .under(MACHINES);
     MaxLeaderships = setting(
         "max-leaderships",
@@ -338,33 +414,38 @@ settings! {
         "Maximum number of elections that this host leads; off for no limit",
     )
     .default("off")
-    .details("The host leads a further election only if no other node takes its lease within 10 s.")
+    .details("The host exceeds this number only for an election whose lease no other node takes within 10 s.")
     .under(MACHINES);
-    Reclaim = switch("reclaim", "true", "Take the lease of a dead host of this machine before it expires")
+    Reclaim = switch("reclaim", "true", "Take the lease of a dead host on this machine before the lease expires")
         .details(
-            "The kernel reports whether the holder and its runners are dead. On Azure, the host also needs the note with the lease id that the holder wrote to the state folder. Set this to false if processes are checkpointed and restored (CRIU): the kernel cannot know that such a process may come back.",
+            "The kernel reports whether the lease's holder and its runners are dead. On Azure, the host also needs the \
+             lease ID, which the holder wrote to a note in the state folder. Set this to false if you checkpoint and \
+             restore processes (CRIU): the kernel cannot know that such a process may come back.",
         )
         .under(MACHINES);
-    Links = switch("links", "true", "Exchange hints with the other hosts, so that standbys poll less")
-        .details("Hosts that share an SQLite store use sockets in its folder. Hosts on different machines need --peer.")
+    Links = switch("links", "true", "Exchange hints with other hosts, so that standbys poll the store less often")
+        .details(
+            "Hosts that share an SQLite store connect through sockets in its folder. Hosts on different machines need \
+             --peer.",
+        )
         .under(MACHINES);
     Peer = setting(
         "peer",
         Shape::Text,
         "ADDRESS:PORT",
-        "Address on which to listen for hosts on other machines; off to disable",
+        "Address on which to accept connections from hosts on other machines; off to disable",
     )
     .default("off")
     .details(
-        "Uses TLS with a fresh key at each start. A client that can write to the store can pose as a node there. Port \
-         0 lets the system choose one.",
+        "Uses TLS with a key generated at each start. Any client that can write to the store can pose as a node on \
+         this address. With port 0, the system chooses a port.",
     )
     .under(MACHINES);
     PeerAdvertise = setting(
         "peer-advertise",
         Shape::Text,
         "HOST:PORT",
-        "Address at which other machines reach --peer; `own`: the address of --peer",
+        "Address at which other machines reach this host's peer listener, or `own` for the --peer address",
     )
     .default("own")
     .under(MACHINES);
@@ -372,11 +453,11 @@ settings! {
         "scheduled-events",
         Shape::Text,
         "WHERE",
-        "Source of maintenance events: auto (Azure's, if this is an Azure machine), off, or http://HOST",
+        "Source of maintenance events: auto (Azure's service, if this machine is on Azure), off, or http://HOST",
     )
     .default("auto")
     .details(
-        "The node steps down before its machine is frozen, rebooted, redeployed, preempted or terminated, and \
+        "Before its machine is frozen, rebooted, redeployed, preempted or terminated, the node steps down and then \
          acknowledges the event.",
     )
     .under(MACHINES);
@@ -386,8 +467,7 @@ settings! {
         "Run even if this kernel cannot isolate coordinators fully",
     )
     .details(
-        "Without Landlock, the kernel does not stop a coordinator that escapes its sandbox from leaving the granted \
-         folders.",
+        "Without Landlock, a coordinator that escapes its sandbox is not confined to the granted folders.",
     )
     .under(MACHINES);
 }
@@ -432,7 +512,7 @@ impl Key {
     }
 }
 
-/// The settings that had another name before 0.1.0.
+/// Settings that had another name before 0.1.0, by that name.
 const RENAMED: [(&str, Key); 10] = [
     ("file", Key::Config),
     ("pause", Key::RestartDelay),
@@ -479,7 +559,7 @@ pub(super) fn renamed_variable(name: &str) -> Option<Key> {
     renamed(&word).filter(|key| ![Key::Secret, Key::Dir, Key::Label].contains(key))
 }
 
-/// The word nearest to `typo`, if one is near enough.
+/// The word that is most similar to `typo`, if any is similar enough.
 pub(super) fn nearest<'a>(typo: &str, words: &[&'a str]) -> Option<&'a str> {
     let (distance, word) = words.iter().map(|word| (strsim::levenshtein(typo, word), *word)).min()?;
     (distance <= 2.max(word.len() / 3)).then_some(word)

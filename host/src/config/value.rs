@@ -19,7 +19,7 @@ use baton_store::{Digest, InvalidDigest, LONGEST_LABEL};
 use baton_store::{StoreUrl, StoreUrlError};
 
 const KIB: u64 = 1 << 10;
-/// Longest accepted duration. Anything longer is a mistake. The limit also keeps sums of durations from overflowing.
+/// Longest accepted duration. A longer one is a mistake. The limit also keeps sums of durations from overflowing.
 const LONGEST_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// The word that disables an optional setting.
 pub(super) const OFF: &str = "off";
@@ -40,7 +40,7 @@ pub(super) fn module(text: &str) -> Result<ModuleSource, String> {
 /// Parses a duration of at most one year.
 ///
 /// # Errors
-/// Says what is wrong with the text, and how to write a duration.
+/// A message that says what is wrong with the text, and how to write a duration.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let duration = humantime::parse_duration(text.trim())
         .map_err(|_| format!("{text:?} is not a duration: write it like 15s, 1m30s or 500ms"))?;
@@ -111,7 +111,7 @@ pub(super) fn folder(text: &str) -> Result<Option<PathBuf>, String> {
 pub(super) fn size(text: &str) -> Result<u64, String> {
     let bytes = bytes(text)?;
     if bytes < LEAST_MEMORY {
-        return Err(format!("{text:?} is too small: the smallest memory has 64KiB"));
+        return Err(format!("{text:?} is too small: the minimum is 64KiB"));
     }
     Ok(bytes)
 }
@@ -119,7 +119,7 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
 pub(super) fn state_size(text: &str) -> Result<u64, String> {
     let bytes = bytes(text)?;
     if bytes > LARGEST {
-        return Err(format!("{text:?} is too large: the limit is 64MiB, since each commit writes the whole state"));
+        return Err(format!("{text:?} is too large: the limit is 64MiB, because each commit writes the whole state"));
     }
     Ok(bytes)
 }
@@ -239,7 +239,9 @@ pub(super) fn label(name: &str, value: &str) -> Result<(String, String), String>
     };
     match [name, value].into_iter().find(|text| !is_word(text)) {
         None => Ok((name.to_owned(), value.to_owned())),
-        Some(text) => Err(format!("{text:?} is not 1 to {LONGEST_LABEL} of a-z, A-Z, 0-9 and -_./:")),
+        Some(text) => {
+            Err(format!("{text:?} is not a label: use 1 to {LONGEST_LABEL} characters from a-z, A-Z, 0-9 and -_./:"))
+        }
     }
 }
 
@@ -296,25 +298,26 @@ pub(super) fn show_log_format(format: &Format) -> String {
 /// Parses an election's name.
 ///
 /// # Errors
-/// Says what is wrong with the name, and what to write instead.
+/// A message that says what is wrong with the name, and what to write instead.
 pub fn election(text: &str) -> Result<ElectionName, String> {
     ElectionName::new(text).map_err(|error| {
         format!("{:?} is not an election's name{}", without_user(text), after_name(&error.to_string()))
     })
 }
 
-/// Returns the rule at the end of an invalid election name's error. The rest of the error repeats the name unescaped.
+/// Returns the last part of the error for an invalid election name: the rule for names. The rest of the error repeats
+/// the name unescaped.
 fn after_name(error: &str) -> &str {
     error.rfind(": use").map_or("", |at| &error[at..])
 }
 
 /// Derives an election's name from a module's name. Underscores become hyphens, as in crate names. No other character
-/// is replaced: otherwise two modules could share an election, and one of them would never run.
+/// is replaced: otherwise, two modules could get the same election, and one of them would never run.
 pub(super) fn election_called(stem: &str) -> Result<ElectionName, String> {
     ElectionName::new(&stem.replace('_', "-")).map_err(|_| {
         format!(
-            "the module's name {stem:?} cannot be an election's name: name the election with --election, 1 to 63 of a-z, \
-             0-9 and hyphens, starting with a letter"
+            "the module's name {stem:?} cannot be an election's name: set another name with --election, using 1 to \
+             63 characters: a-z, 0-9 and hyphens, starting with a letter"
         )
     })
 }
@@ -419,7 +422,8 @@ mod tests {
         let error = election("Not\x1bThis").unwrap_err();
         assert_eq!(
             error,
-            r#""Not\u{1b}This" is not an election's name: use 1 to 63 of a-z, 0-9 and hyphens, starting with a letter"#
+            "\"Not\\u{1b}This\" is not an election's name: use 1 to 63 characters: a-z, 0-9 and hyphens, \
+             starting with a letter"
         );
     }
 }

@@ -34,7 +34,7 @@ fn stderr(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).unwrap()
 }
 
-/// Checks that the command exited with status 2, printed one line to stderr, and nothing to stdout.
+/// Checks that the command exited with status 2, and printed one line to stderr and nothing to stdout.
 fn assert_wrong(output: &Output, error: &str) {
     assert_eq!(stderr(output), format!("error: wrong configuration: {error}\n"));
     assert_eq!(output.status.code(), Some(2));
@@ -213,8 +213,8 @@ fn every_command_refuses_invalid_election_name() {
     for command in ["status", "rerun"] {
         assert_wrong(
             &baton(folder.path(), &[], &[command, "My\u{1b}Job"]),
-            "ELECTION: \"My\\u{1b}Job\" is not an election's name: use 1 to 63 of a-z, 0-9 and hyphens, starting \
-             with a letter",
+            "ELECTION: \"My\\u{1b}Job\" is not an election's name: use 1 to 63 characters: a-z, 0-9 and hyphens, \
+             starting with a letter",
         );
     }
 }

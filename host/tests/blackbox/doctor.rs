@@ -149,7 +149,7 @@ fn missing_store_file_is_reported_and_not_recreated() {
     assert!(!file.exists(), "the file was recreated");
     std::fs::rename(&away, &file).expect("the file is restored");
     diagnosis(&fleet.command(&["doctor", "--quick", "--output=json"]), 0);
-    // Only a starting host recreates the file, and the host reports this.
+    // Only a starting host recreates the file, and it reports that it has done so.
     std::fs::remove_file(&file).expect("the file exists");
     let beta = fleet.node("beta");
     let lost = "control.db was missing and was created again, empty";
@@ -165,7 +165,7 @@ fn machine_problems_are_reported_with_remedies() {
                  mkdir -p \"$folder\"; mount -t tmpfs -o ro tmpfs \"$folder\"; done; ulimit -n 64";
     let without = diagnosis(&finish(with_mounts(&doctor, setup)), 1);
     for (check, level, remedy) in [
-        ("cache", "warning", "no promise depends on the cache"),
+        ("cache", "warning", "no guarantee depends on the cache"),
         ("state-folder", "warning", "XDG_STATE_HOME"),
         ("descriptors", "problem", "LimitNOFILE="),
     ] {
@@ -173,7 +173,7 @@ fn machine_problems_are_reported_with_remedies() {
         assert_eq!(lacking["level"], level, "{without:#}");
         assert!(lacking["remedy"].as_str().is_some_and(|text| text.contains(remedy)), "{without:#}");
     }
-    // In this time namespace, the boot clock differs from that of the machine.
+    // Runs the doctor in a time namespace whose boot clock differs from the machine's.
     if !rustix::process::getuid().is_root() {
         return skipped("only root may create the required time namespace");
     }

@@ -178,13 +178,13 @@ fn reader_follows_leader_and_prints_no_line_twice(fleet: Fleet) {
     logs.wait("a beat of beta", |line| line["term"] == second && line["node"] == "beta");
     events.wait("the election of beta", |line| line["event"] == "elected" && line["node"] == "beta");
     for reader in [&logs, &events] {
-        let says = format!("{ELECTION}: beta leads now, in term {second}");
+        let says = format!("{ELECTION}: beta now leads, in term {second}");
         // The message is on stderr and the lines are on stdout, so the test may receive the message after the lines.
         until("the message about the leader", || {
             if reader.messages().contains(&says) { Ok(()) } else { Err(reader.messages()) }
         });
     }
-    // A hand-off: the last lines of beta arrive, and then those of gamma.
+    // A hand-off: the last lines from beta arrive, followed by the lines from gamma.
     let gamma = launch(&fleet, "gamma", &token);
     gamma.event("to follow beta", |event| event.name == "standby" && event.text("reason").contains("beta"));
     assert_eq!(beta.terminate().code(), Some(0));
@@ -199,10 +199,12 @@ fn reader_follows_leader_and_prints_no_line_twice(fleet: Fleet) {
     let (mut terms, beats) = (Vec::new(), logs.lines());
     terms.extend(beats.iter().filter_map(|line| line["term"].as_u64()));
     assert!(terms.is_sorted(), "the lines of a term are contiguous: {terms:?}");
-    // A host that shuts down serves its readers for another half second. They may miss lines that it logs later.
+    // A host that is shutting down serves its readers for only another half second. They may miss lines that it logs
+    // after that.
     let last = |line: &Value| line["node"] == "beta" && line["event"] == "stopping";
     events.wait("the last lines of beta", last);
-    // The events of gamma's time as a standby do not appear, because the reader connected only when gamma led.
+    // Events from gamma's time as a standby do not appear, because the reader did not connect to gamma before gamma
+    // led.
     assert!(events.lines().iter().all(|line| line["node"] != "gamma" || line["event"] != "standby"));
     // The reader receives every line that gamma prints as the leader.
     let written = fleet.beat("a later beat", |event| event.from == "gamma" && event.term == third);
@@ -327,8 +329,8 @@ fn stream_resumes_after_last_id_and_reports_lost_lines() {
     assert_eq!(stream.entry().1["line"], "beat in term 1");
     drop(node);
 
-    // A host keeps a limited number of lines. When later lines displace earlier lines, the earlier lines are lost, and
-    // the stream reports the number of lost lines.
+    // A host keeps a limited number of lines. When new lines displace old lines, the stream reports how many lines were
+    // lost.
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Floods);
     let file = token_file(&fleet);
     let node = fleet.launch_with("alpha", &[("--admin-token-file", &file), ("--max-output", "100000")]).start();
@@ -371,7 +373,7 @@ fn output_is_escaped_to_one_line_of_text() {
         if text.code == Some(0) { Ok(text) } else { Err(text) }
     });
     assert!(!text.stdout.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'), "{text:?}");
-    // Reading the message of an ended instance also requires the token.
+    // The token is also required to read the message of an ended instance.
     let fleet = Fleet::new(Store::sqlite()).with(Guest::FailsRetryable);
     let file = token_file(&fleet);
     let node = launch(&fleet, "alpha", &file);
@@ -559,8 +561,8 @@ fn logs_of_another_users_host_need_the_token() {
     if !rustix::process::geteuid().is_root() {
         return skipped("only root may be another user");
     }
-    // This test uses Azurite, because another user can read it. The files of an embedded store cannot be read by
-    // another user.
+    // This test uses Azurite, because every user can read from it. The files of an embedded store can be read only by
+    // their owner.
     let fleet = Fleet::new(Store::azurite());
     let (_alpha, _) = fleet.leader("alpha");
     until("the node to be announced, and the token to be missing", || {

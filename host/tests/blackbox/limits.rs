@@ -1,5 +1,5 @@
-//! Limits on a coordinator's resources. The event `near_limit` warns before a limit is reached. The failure then names
-//! the limit and the flag that raises it. The event `ended` reports the usage.
+//! Limits on a coordinator's resources. The event `near_limit` warns before a limit is reached. If an instance fails
+//! because of a limit, its message names the limit and the flag that raises it. The event `ended` reports the usage.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,7 @@ fn memory_limit_fails_the_instance_that_exceeds_it() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Allocates);
     let node = fleet.node("alpha");
     let ended = wait_for_end(&node);
-    failed_with(&ended, "needs 65 MiB of memory, and its limit is 64 MiB; raise `--max-memory`");
+    failed_with(&ended, "needs 65 MiB of memory, but its limit is 64 MiB; raise `--max-memory`");
     assert!((60 << 20..=64 << 20).contains(&used(&ended, "memory")), "{ended:?}");
     was_near(&fleet, ended.term, "memory", 64 << 20, "--max-memory");
     fleet.check_promises();
@@ -99,7 +99,7 @@ fn table_elements_of_all_tables_share_one_limit() {
     let fleet = Fleet::new(Store::sqlite());
     let module = grows_a_table(fleet.home.path(), 1_100_000);
     let node = start(&fleet, &module, &[]);
-    failed_with(&wait_for_end(&node), " table elements, and the limit is 1000000");
+    failed_with(&wait_for_end(&node), " table elements, but the limit is 1000000");
     drop(node);
 
     let fleet = Fleet::new(Store::sqlite());

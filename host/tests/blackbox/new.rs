@@ -1,6 +1,8 @@
-//! `baton new` and the commands that it recommends next. The tests read these commands from its output and run them.
+//! `baton new` and the commands that it tells the user to run next. The tests read these commands from its output and
+//! run them.
 //!
-//! For faster runs, npm and pip keep their downloads in `.cache`, and cargo keeps its builds in the target folder.
+//! To save time between runs, npm and pip keep their downloads in `.cache`, and cargo keeps its builds in the target
+//! folder.
 
 use baton_test_support::node;
 use std::collections::BTreeMap;
@@ -17,8 +19,8 @@ fn rust_project_tests_builds_and_runs() {
     let project = Project::new("fn", &["--lang", "rust"]);
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("new");
     fs::create_dir_all(&built).unwrap();
-    // Removes the module that an earlier run built. So this run must build it again, at the path that the settings
-    // name.
+    // Removes the module that an earlier test run built, so that this run must build it again at the path in
+    // `baton.toml`.
     let _ = fs::remove_file(built.join("wasm32-wasip2/release/coordinator.wasm"));
     std::os::unix::fs::symlink(&built, project.folder().join("target")).unwrap();
     let output = project.tests_builds_and_runs();
@@ -34,7 +36,7 @@ fn javascript_project_tests_builds_and_runs() {
     let project = Project::new("web-2", &["--lang", "js"]);
     let output = project.tests_builds_and_runs();
     assert!(output.contains("# pass 1\n"), "{output}");
-    // The failure's message does not contain the reason of the refusal, because `fetch` does not pass it on. Only the
+    // The failure's message does not contain the reason for the refusal, because `fetch` does not pass it on. Only the
     // event `request_refused` contains the reason.
     let (refused, line) = project.fetches_json("coordinator.js", "await fetchJson(");
     assert!(refused.ends_with(&line), "{refused}");
@@ -117,7 +119,7 @@ fn wrong_arguments_are_refused_with_the_fix() {
     };
     let long = "n".repeat(64);
     for name in ["Job", "my_job", "7up", "../job", "", "a/b", &long] {
-        wrong(&["new", name], "use 1 to 63 of a-z, 0-9 and hyphens, starting with a letter");
+        wrong(&["new", name], "use 1 to 63 characters: a-z, 0-9 and hyphens, starting with a letter");
     }
     wrong(&["new", "job", "--lang", "cobol"], "[possible values: rust, js, python]");
 }
@@ -126,7 +128,8 @@ fn wrong_arguments_are_refused_with_the_fix() {
 fn file_that_cannot_be_written_is_named() {
     let home = tempfile::tempdir().unwrap();
     fs::create_dir(home.path().join("job")).unwrap();
-    // Root may write to any folder, so the test makes the write fail with a file in place of a folder.
+    // Root can write to any folder, so the test makes the write fail by putting a file where `baton new` needs a
+    // folder.
     fs::write(home.path().join("job/src"), "mine").unwrap();
     let refused = run(home.path(), &["new", "job"]);
     assert_eq!(refused.code, Some(1));
@@ -185,8 +188,9 @@ impl Project {
         output
     }
 
-    /// Checks that the coordinator fetches JSON with the settings for HTTP, and fails without the grant. Returns the
-    /// message of that failure, and the text with which this message should end: the position of `call` in `source`.
+    /// Enables the HTTP settings, and checks that the coordinator fetches JSON. Then removes the grant, and checks that
+    /// the coordinator fails. Returns the failure's message, and the text with which it should end: the position of
+    /// `call` in `source`.
     fn fetches_json(&self, source: &str, call: &str) -> (String, String) {
         let server = Server::start(|_| Reply::ok("{\"stock\": 7}"));
         let file = self.folder().join("baton.toml");
@@ -232,7 +236,7 @@ impl Project {
         self.runs_until(command, journal, |event| event.name == "output" && says(event))
     }
 
-    /// Runs the host until it logs an event that passes the test. Terminates the host and returns the event.
+    /// Runs the host until it logs an event that passes the test. Then terminates the host and returns the event.
     fn runs_until(&self, command: &str, journal: &Journal, is_it: impl Fn(&Event) -> bool) -> Event {
         let mut shell = self.shell(&format!("exec {command}"));
         let store = format!("sqlite:{}", self.home.path().join("store").display());

@@ -1,4 +1,4 @@
-//! Output and logs of a coordinator: each line carries its term, and the host limits the number of lines.
+//! A coordinator's output and logs. Each line carries its term, and the host limits the number of lines per second.
 
 use crate::fleet::Fleet;
 use crate::guests::Guest;
@@ -32,9 +32,9 @@ fn log_lines_have_level_context_and_term() {
         assert_eq!(event.text("line").to_lowercase(), format!("this is level::{level}"), "{event:?}");
     }
     assert!(logged[6].fields.get("context").is_none() && logged[6].text("line") == "no context", "{:?}", logged[6]);
-    // A message with line breaks becomes a single log line. It is shortened to the maximum length of a printed line.
+    // A message with line breaks becomes a single log line, which is shortened to the maximum length of a printed line.
     let (line, context) = (logged[7].text("line"), logged[7].text("context"));
-    assert!(line.starts_with("two\nlines and xxx") && line.ends_with(" bytes more"), "{line}");
+    assert!(line.starts_with("two\nlines and xxx") && line.ends_with(" more bytes"), "{line}");
     assert!(line.len() < 8300 && context.starts_with("ccc") && context.len() < 300, "{} {context}", line.len());
     fleet.check_promises();
 }
@@ -59,8 +59,8 @@ fn logs_and_prints_share_one_limit_and_drops_are_counted() {
     let used = |what: &str| ended.fields["usage"][what].as_u64().expect("a number");
     let lines = |event: &Event| event.fields["lines"].as_u64().unwrap_or(0);
     assert_eq!(used("dropped"), dropped(&events).iter().map(lines).sum::<u64>(), "{ended:?}");
-    // The limit allows a burst of 200 lines, then 100 lines per second. The time since the election is an upper bound
-    // on the time for which the instance ran.
+    // The limit allows a burst of 200 lines, then 100 lines per second. The instance cannot have run for longer than
+    // the time since the election.
     let elected = events.iter().find(|event| event.name == "elected").expect("an election");
     let seconds = (ended.ts - elected.ts).whole_seconds().unsigned_abs();
     assert!((200..=100 * (seconds + 5)).contains(&used("lines")), "{ended:?} after {seconds} s");
@@ -77,7 +77,7 @@ fn peak_memory(node: &Node) -> u64 {
 
 fn host_survives_a_gigabyte_of_output(fleet: Fleet) {
     let fleet = fleet.with(Guest::PrintsAGigabyte);
-    // The lease is long, so that even a busy machine renews it in time.
+    // The lease is long, so that it is renewed in time even on a busy machine.
     let mut node = fleet.launch_with("alpha", &[("--lease", "60s")]).start();
     node.after(0, "started");
     let before = peak_memory(&node);
@@ -85,7 +85,7 @@ fn host_survives_a_gigabyte_of_output(fleet: Fleet) {
         let end = events.iter().find(|event| event.text("line") == "1 GiB is written").cloned();
         end.ok_or(events.iter().filter(|event| event.name == "output_dropped").count() as u64)
     });
-    // The host led all the time, in one term, and counted the lines that it could not print.
+    // The host kept leading in the same term, and counted the lines that it could not print.
     assert_eq!(end.term, 1, "{end:?}");
     let events = fleet.journal.events();
     for trouble in ["leadership_lost", "stopping", "killed"] {

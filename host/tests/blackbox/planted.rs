@@ -1,4 +1,5 @@
-//! Symbolic links that a guest plants so that its host follows them, and patched compiled code in the cache.
+//! Attacks through files: symbolic links that a guest plants for its host to follow, and patched code in the cache of
+//! compiled modules.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -25,7 +26,7 @@ fn home() -> TempDir {
     home
 }
 
-/// Runs `baton run` with these settings. The other required settings have default values.
+/// Runs `baton run` with these settings, and with fixed values for the other settings that it needs.
 fn run(home: &Path, settings: &[(&str, &str)]) -> Finished {
     let mut command = baton(home);
     command.arg("run").arg(Guest::UsesFiles.module()).args(["--election", "job"]);
@@ -66,7 +67,7 @@ fn host_refuses_paths_that_a_coordinator_can_change() {
     for (flag, value, what) in [
         ("--secret", "token=file:data/token", r#"the secret "token""#),
         ("--trust", "data/key.pub", "the public key"),
-        ("--http-ca", "data/ca.pem", "the file of certificates"),
+        ("--http-ca", "data/ca.pem", "the certificate file"),
         ("--cache", "data", "the cache"),
         ("--store", "sqlite:data", "the store"),
         ("--dir", "data/in::/in:ro", r#"the folder "/in""#),
@@ -91,10 +92,10 @@ fn host_refuses_paths_that_a_coordinator_can_change() {
     let state = ("--dir", ".local/state::/data");
     fs::create_dir_all(base.join(".local/state")).expect("a folder");
     let key = run(home.path(), &[state, ("--cache", "cache")]);
-    refused(&key, "--cache", "the key of the cache", &base.join(".local/state"), ".local/state");
+    refused(&key, "--cache", "the cache's key", &base.join(".local/state"), ".local/state");
 
     // The host also checks paths in environment variables.
-    for (variable, what) in [("PATH", "the folder of programs"), ("SSL_CERT_FILE", "the file of certificates")] {
+    for (variable, what) in [("PATH", "the program folder"), ("SSL_CERT_FILE", "the certificate file")] {
         let mut command = baton(home.path());
         command.arg("run").arg(Guest::UsesFiles.module()).args(["--election", "job", "--dir", "data::/data"]);
         command.args(["--node", "a", "--store", "sqlite:store", "--cache", "off"]).env(variable, "data/x");
@@ -125,8 +126,8 @@ fn host_refuses_paths_that_a_coordinator_can_change() {
 fn folders_may_be_shared_and_overlap_read_only_folders() {
     let home = home();
     let base = home.path().canonicalize().expect("a path");
-    // Grants these folders, one list for each coordinator. Returns the error if the host refuses them. If the host
-    // accepts them, it fails later, because the module is missing.
+    // Starts a host that grants these folders, one list for each coordinator. Returns the error if the host refuses the
+    // folders. If the host accepts them, it fails later, because the module is missing.
     let granted = |folders: &[&str]| {
         let mut tables = "store = 'sqlite:store'\ncache = 'off'\nnode = 'a'\n".to_owned();
         for (number, folder) in folders.iter().enumerate() {
@@ -180,7 +181,7 @@ fn links_are_refused_by_their_place_and_by_their_target() {
     symlink("data", base.join("alias")).expect("a link");
     let alias = run(home.path(), &[("--dir", "alias/./::/data"), ("--secret", "token=file:data/in/token")]);
     refused(&alias, "--secret", r#"the secret "token""#, &data, "alias/./");
-    // A secret next to the granted folder is accepted: the guest cannot change its path.
+    // A secret's file next to the granted folder is accepted, because the guest cannot change the file's path.
     let sibling = [("--dir", "data/in::/data"), ("--secret", "token=file:data/token"), ("--http-ca", "none.pem")];
     let sibling = run(home.path(), &sibling);
     assert!(sibling.stderr.contains("none.pem: No such file"), "the secret was refused: {sibling:?}");
@@ -200,19 +201,19 @@ fn granted_folder_is_recognized_wherever_it_is_mounted() {
         finish(with_mounts(&command, &format!("cd {}; {mount}", base.display())))
     };
     let what = r#"the secret "token""#;
-    // A granted folder is also mounted outside of its grant.
+    // Here, a granted folder is also mounted at a path outside of the grant.
     let elsewhere = base.join("outside");
     refused(&mounted("mount --bind data outside", "outside/token"), "--secret", what, &elsewhere, "data");
     refused(&mounted("mount --bind data/in outside", "outside/token"), "--secret", what, &elsewhere, "data");
-    // A folder from outside is mounted in the granted folder.
+    // Here, an outside folder is mounted inside the granted folder.
     refused(&mounted("mount --bind outside data/in", "outside/token"), "--secret", what, &elsewhere, "data");
     let tmpfs = "mount -t tmpfs tmpfs data/in; mkdir data/in/deep; echo x > data/in/deep/token";
     let elsewhere = base.join("data");
     refused(&mounted(tmpfs, "data/in/deep/token"), "--secret", what, &elsewhere, "data");
 }
 
-/// Runs a second host, whose guest may write more than the first host's operator expects. The host ends after one term,
-/// because a later term would repeat the script.
+/// Runs a second host, whose guest may write more than the first host's operator expects. The second host ends after
+/// one term, because a later term would repeat the script.
 fn attack(home: &Path, script: &str) {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::UsesFiles);
     let granted = format!("{}::/data", home.join("data").display());
@@ -244,16 +245,16 @@ fn later_term_does_not_follow_a_planted_link() {
     attack(home.path(), "rename /data/in /data/aside;link /data/in ../outside");
     fleet.store.break_lease();
     fails(term, "was replaced after the host started");
-    // A new folder instead of the link is refused, too.
+    // The host must also refuse a new folder in place of the link.
     let data = home.path().join("data");
     fs::remove_file(data.join("in")).expect("a link is there");
     fs::create_dir(data.join("in")).expect("a folder");
     fs::write(data.join("in/token"), "outside").expect("a file");
-    // Skips the term after the last one in the log, because that term may have begun just before the change.
+    // Skips the term after the last logged term, because it may have begun just before the change.
     let begun = fleet.journal.events().iter().map(|event| event.term).max().unwrap_or(term);
     let term = fails(begun + 1, "was replaced after the host started");
-    // The runner for the next term looks for the folder before it creates threads. Once the runner has threads, it has
-    // looked, and has not found the original folder.
+    // The runner for the next term looks for the folder before it creates its threads. So once the runner has several
+    // threads, it has already failed to find the original folder.
     until("a runner for the next term", || {
         let threads = |pid| fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
         let threads: Vec<_> = node.runners().into_iter().map(threads).collect();
@@ -274,12 +275,12 @@ fn entry(cache: &Path) -> PathBuf {
     entry
 }
 
-/// Length of the tag before an entry's code, in bytes.
+/// Length of the tag at the start of a cache entry, in bytes.
 const TAG: usize = 32;
-/// Length of the checksum at an entry's end, in bytes.
+/// Length of the checksum at the end of a cache entry, in bytes.
 const CHECKSUM: usize = 32;
 
-/// Returns an entry's artifact, with one text in its code replaced by another and with a new checksum.
+/// Returns the artifact in a cache entry, with `from` replaced by `to` in its code, and with a new checksum.
 fn patched(entry: &Path, from: &[u8], to: &[u8]) -> Vec<u8> {
     let mut artifact = fs::read(entry).expect("the entry").split_off(TAG);
     artifact.truncate(artifact.len() - CHECKSUM);

@@ -1,4 +1,5 @@
-//! Publishes modules as operators and their pipelines do. Pushes run concurrently, and may be killed at any moment.
+//! Publishing of modules, as operators and their pipelines do it. Pushes run concurrently, and may be killed at any
+//! moment.
 
 #![allow(clippy::disallowed_methods, reason = "the duration of a push only spreads the moments at which it is killed")]
 
@@ -42,7 +43,10 @@ fn pushed_version_is_listed_and_rolled_back(fleet: Fleet) {
     for version in &versions {
         let pushed = version.push();
         assert_eq!(pushed.code, Some(0), "{pushed:?}");
-        assert!(pushed.stdout.starts_with(&format!("{} is current in {ELECTION} on ", version.digest)), "{pushed:?}");
+        assert!(
+            pushed.stdout.starts_with(&format!("{} is now the current version of {ELECTION} on ", version.digest)),
+            "{pushed:?}"
+        );
         assert!(pushed.stdout.contains(&format!("baton modules {ELECTION}")), "{pushed:?}");
     }
     let [oldest, old, new] = &versions[..] else { unreachable!() };
@@ -82,7 +86,7 @@ fn pushed_version_is_listed_and_rolled_back(fleet: Fleet) {
     let named = fleet.command(&["rollback", ELECTION, &oldest.digest.hex()[..8]]);
     assert!(named.code == Some(0) && named.stdout.contains(&oldest.digest.to_string()), "{named:?}");
     let named = fleet.command(&["rollback", ELECTION, &oldest.digest.to_string()]);
-    assert!(named.code == Some(0) && named.stdout.contains("current already"), "{named:?}");
+    assert!(named.code == Some(0) && named.stdout.contains("nothing changed"), "{named:?}");
     assert_eq!(listed(&fleet), [(oldest.digest, true), (old.digest, false), (new.digest, false)]);
 
     for (args, error) in [
@@ -145,7 +149,7 @@ fn signature_is_pushed_with_its_module(fleet: Fleet) {
     let other = fleet.home.path().join("other");
     std::fs::write(&other, signature("two")).expect("written");
     let signed = fleet.command(&["push", version.path(), ELECTION, "--signature", other.to_str().expect("text")]);
-    assert!(signed.code == Some(0) && signed.stdout.contains("new signature"), "{signed:?}");
+    assert!(signed.code == Some(0) && signed.stdout.contains("signature"), "{signed:?}");
     let entry = &control(&fleet).pushed[0];
     assert_eq!((entry.serial, entry.signature.as_deref()), (before.serial, Some(&*signature("two"))));
 }
@@ -157,8 +161,8 @@ fn concurrent_pushes_are_all_kept_and_one_is_current(fleet: Fleet) {
         pushes.into_iter().map(|push| push.join().expect("no panic")).collect()
     });
     for (version, finished) in versions.iter().zip(&finished) {
-        let current = format!("{} is current", version.digest);
-        assert!(finished.code == Some(0) && finished.stdout.starts_with(&current), "{finished:?}");
+        let digest = version.digest.to_string();
+        assert!(finished.code == Some(0) && finished.stdout.starts_with(&digest), "{finished:?}");
     }
     let listed = listed(&fleet);
     assert_eq!(listed.iter().filter(|(_, is_current)| *is_current).count(), 1, "{listed:?}");
@@ -180,8 +184,8 @@ fn killed_push_lists_no_version_without_bytes(fleet: Fleet) {
     for n in 0..50 {
         let version = Version::new(&fleet, n);
         let mut pusher = version.command().stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a process");
-        // Kills each push at a different moment. Fractional parts of multiples of the golden ratio spread these moments
-        // evenly over the duration of a push.
+        // Kills each push at a different moment. The fractional parts of the multiples of the golden ratio spread these
+        // moments evenly over the duration of a push.
         std::thread::sleep(whole.mul_f64((f64::from(n) * 0.618_034).fract()));
         let pid = Pid::from_raw(pusher.id().cast_signed()).expect("a pid is never 0");
         kill_process(pid, Signal::KILL).expect("a child that is not reaped");
@@ -190,8 +194,8 @@ fn killed_push_lists_no_version_without_bytes(fleet: Fleet) {
         // Adapts the estimate of a push's duration, so that about half of the pushes are killed before they end.
         whole = whole.mul_f64(if status.success() { 0.85 } else { 1.15 });
         let newest = check_listed_modules(&fleet);
-        // The previous push was possibly killed, but its last request may have reached the store late. So its version
-        // may be current, too.
+        // If the previous push was killed, its last request may still have reached the store later. So the version of
+        // the previous push may be the current one, too.
         assert!([current, before, version.digest].contains(&newest), "neither the old nor the new one is current");
         assert!(!status.success() || newest == version.digest, "the push succeeded and is not current");
         completed += u32::from(newest == version.digest);
@@ -257,7 +261,7 @@ fn push_warns_of_nodes_that_follow_another_source(fleet: Fleet) {
         modules.announce(&election(), "gamma", old.encode()).await.expect("written");
     });
     let pushed = Version::new(&fleet, 1).push();
-    assert!(pushed.code == Some(0) && pushed.stdout.contains("is current in"), "{pushed:?}");
+    assert!(pushed.code == Some(0) && pushed.stdout.contains("is now the current version of"), "{pushed:?}");
     let file = Guest::Beats.module();
     for word in ["warning: ", &format!("alpha ({})", file.display()), &format!("baton run store://{ELECTION}")] {
         assert!(pushed.stderr.contains(word), "`{word}` is missing: {pushed:?}");
@@ -268,7 +272,7 @@ fn push_warns_of_nodes_that_follow_another_source(fleet: Fleet) {
 fn nodes_run_and_announce_the_pushed_version(fleet: Fleet) {
     let beats = std::fs::read(Guest::Beats.module()).expect("the guest");
     let [old, new] = [1, 2].map(|n| Version::of(&fleet, beats.clone(), n));
-    // Waits until one of the two nodes runs the version, and both nodes hold it.
+    // Waits until both nodes have the version, and one of them runs it.
     let until_runs = |version: &Version| {
         until("the version to run on one node and be held by both", || {
             let rows = rows(&fleet);
@@ -287,8 +291,7 @@ fn nodes_run_and_announce_the_pushed_version(fleet: Fleet) {
     let back = fleet.command(&["rollback", ELECTION]);
     assert_eq!(back.code, Some(0), "{back:?}");
     until_runs(&old);
-    // A node that exits withdraws its announcement only if the store answers in time. If it does not, the test tries
-    // again.
+    // A node that exits withdraws its announcement only if the store answers in time. Otherwise, the test tries again.
     until("no node to be announced", || {
         for node in &mut nodes {
             assert!(node.terminate().success());
@@ -343,8 +346,8 @@ fn prune_removes_old_versions(fleet: Fleet) {
     let left: Vec<Digest> = listed(&fleet).iter().map(|(digest, _)| *digest).collect();
     assert_eq!(left, [5, 4, 3, 1].map(|n: usize| versions[n].digest));
 
-    // After an hour, `prune` also removes the bytes of these versions. The test can set time stamps back only in
-    // SQLite.
+    // After an hour, `prune` also removes the bytes of these versions. The test sets their time stamps back by more
+    // than an hour, which it can do only in SQLite.
     let Store::Sqlite(folder) = &fleet.store else { return };
     let db = rusqlite::Connection::open(folder.path().join("modules.db")).expect("the file");
     db.execute("UPDATE module SET stored = stored - 3601", []).expect("an hour");
@@ -442,20 +445,20 @@ fn signature(comment: &str) -> String {
 }
 
 fn rows(fleet: &Fleet) -> Vec<Value> {
-    // The command fails if the store is busy for too long. In that case, it runs again.
+    // The command fails if the store is busy for too long. In that case, the test runs it again.
     until("a list", || {
         let listed = fleet.command(&["modules", ELECTION, "--output=json"]);
         if listed.code == Some(0) { Ok(listed.json().as_array().expect("an array").clone()) } else { Err(listed) }
     })
 }
 
-/// Returns the digest of each version, newest first, with true if that version is current.
+/// Returns the versions, newest first: the digest of each, and true if it is the current version.
 fn listed(fleet: &Fleet) -> Vec<(Digest, bool)> {
     let digest = |row: &Value| row["digest"].as_str().expect("text").parse().expect("a digest");
     rows(fleet).iter().map(|row| (digest(row), row["current"] == true)).collect()
 }
 
-/// Checks that the store has the bytes of each listed version. Returns the current digest.
+/// Checks that the store has the bytes of each listed version. Returns the digest of the current version.
 fn check_listed_modules(fleet: &Fleet) -> Digest {
     let control = control(fleet);
     for entry in &control.pushed {

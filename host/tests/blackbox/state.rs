@@ -1,4 +1,4 @@
-//! A coordinator's state, across the loss of its node, its store and its lease.
+//! A coordinator's state, which must survive the loss of its node, its store and its lease.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -31,8 +31,8 @@ scenarios! {
 /// lost.
 fn commits_outlive_sigkill(fleet: Fleet) {
     let fleet = fleet.with(Guest::KeepsHistory);
-    // If successors must wait for leases to expire, each takeover takes at least 15 s. In that case, there are fewer
-    // kills.
+    // If successors must wait for leases to expire, each takeover takes at least 15 s. In that case, the test kills
+    // fewer leaders.
     let (enough, kills) = (10_000, if fleet.sees_deaths() { 8 } else { 2 });
     let mut nodes: Vec<_> = ["alpha", "beta"].map(|name| fleet.node(name)).into_iter().collect();
     let mut term = 0;
@@ -57,7 +57,7 @@ fn commits_outlive_sigkill(fleet: Fleet) {
         event.term > term && saved(event).is_some_and(|count| count >= enough)
     });
     for node in &mut nodes {
-        // A process that is just starting does not handle the signal yet.
+        // Waits until the host has started: a process that is just starting does not handle SIGTERM yet.
         node.event("to contend", |event| event.name == "starting");
         assert!(node.terminate().success());
     }
@@ -132,7 +132,7 @@ fn operator_reads_and_changes_the_state(fleet: Fleet) {
     let whole = state(&["export", ELECTION]);
     assert_eq!(whole.json()["entries"]["bytes"]["base64"], "AP8K");
 
-    // An import restores all entries, including binary ones, and removes entries that the import does not contain.
+    // An import restores all entries, including binary ones, and removes entries that are not in the imported data.
     assert_eq!(state(&["put", ELECTION, "later", "x"]).code, Some(0));
     let import = finish_with_input(fleet.baton(&["state", "import", ELECTION]), whole.stdout.as_bytes());
     assert_eq!(import.code, Some(0), "{import:?}");
@@ -182,7 +182,7 @@ fn values_are_escaped_on_a_terminal_only() {
         check,
     ] {
         let shown = on_a_terminal(&command);
-        // The output may contain the colors of the argument parser, but not these control sequences.
+        // The output may contain the argument parser's color codes, but not these control sequences.
         assert!(!shown.contains("\u{1b}[2J") && !shown.contains(['\u{9b}', '\u{7}']), "{command:?}: {shown:?}");
         assert!(shown.contains("\\u{1b}") || shown.contains("\\u001b"), "{command:?}: {shown:?}");
     }
@@ -212,8 +212,8 @@ fn state_that_exceeds_a_limit_is_refused_with_its_name(fleet: Fleet) {
             "too-large: the state would have 5242885 bytes; the limit is 4194304, and `--max-state` raises",
         ),
         ("five values of 1 MiB", "too-large: the state would have"),
-        ("an empty key", "invalid-key: a key has 1 to 512 bytes, not 0"),
-        ("a key of 513 bytes", "invalid-key: a key has 1 to 512 bytes, not 513"),
+        ("an empty key", "invalid-key: a key must have 1 to 512 bytes, not 0"),
+        ("a key of 513 bytes", "invalid-key: a key must have 1 to 512 bytes, not 513"),
         ("keys", "[]"),
         ("three values of 1 MiB", "saved"),
         (
@@ -244,7 +244,8 @@ fn read(fleet: &Fleet, key: &str) -> String {
     got.stdout
 }
 
-/// Checks in the final state that the commits of all terms form one history, and that no acknowledged commit is lost.
+/// Reads the final state. Checks that the commits of all terms form one history, and that no acknowledged commit is
+/// lost.
 fn one_history(fleet: &Fleet) {
     let exported = fleet.command(&["state", "export", ELECTION]).json();
     let entries = exported["entries"].as_object().expect("entries");

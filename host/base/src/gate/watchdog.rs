@@ -1,15 +1,16 @@
-//! The watchdog: ends the process if an instance may still be running after its time, and reports time that timers have
-//! missed. An instance whose process was killed is no longer running, even if it has not been reaped yet.
+//! The watchdog. It ends the host's process if an instance may still be running after its time. It also reports time
+//! that timers have missed. An instance whose process was killed counts as no longer running, even if it has not been
+//! reaped yet.
 //!
-//! The watchdog waits for no other thread, with one exception. Before it ends the process, it waits for its last words:
-//! the final messages, which a separate thread sends within a time limit.
+//! The watchdog waits for no other thread, with one exception. Before it ends the process, a separate thread sends the
+//! last messages of the host (the "last words"), and the watchdog waits for that thread up to a time limit.
 //!
 //! If the watchdog wakes up late, the whole process was paused, perhaps past the deadline. The gate refuses all effects
 //! after the deadline, so the instance cannot act in the meantime. The elector and the watchdog therefore give the kill
 //! its usual time again: 0.13 D, the time from the deadline to 0.93 D. The watchdog measures this time from the
 //! wake-up. The elector measures it from the kill, or from a wake-up after the kill. After a suspend, the elector keeps
-//! counting from the kill, because a suspend looks like a clock that was set. Both give the kill this time only once;
-//! otherwise, a host that always wakes late would never end itself.
+//! counting from the kill, because to the elector a suspend looks the same as a clock that was set. Both give the kill
+//! this time only once; otherwise, a host that always wakes late would never end itself.
 
 use std::os::fd::AsFd as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,21 +27,22 @@ use super::{Gate, end_this_process};
 use crate::clock::{Alarm, Clock, nanoseconds_on, towards};
 use crate::doorbell::Doorbell;
 
-/// Longest sleep while an instance is running. Bounded because nothing reports a timer clock that runs slow.
+/// Longest sleep while an instance is running. There is a limit because nothing reports that the timers' clock runs
+/// slow.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Longest sleep if the kernel does not report clock steps, or if an unnoticed pause could last from the deadline to
-/// the end of the instance's time. The sleep is then a quarter of that interval, but at least [`CLOSELY`] and at most
-/// this.
+/// Longest sleep if the kernel does not report clock steps, or if a pause that is too short to be noticed ([`PAUSED`])
+/// could last from the deadline to the end of the instance's time. The sleep is then a quarter of the time between
+/// these two, but at least [`CLOSELY`] and at most this.
 const LONGEST_UNTOLD: Duration = Duration::from_millis(500);
 
 /// Shortest sleep before the deadline, and the interval of checks after it.
 const CLOSELY: Duration = Duration::from_millis(50);
 
-/// Minimum excess over the planned sleep for which the whole process counts as paused.
+/// Time by which a sleep must be longer than planned before the whole process counts as paused.
 const PAUSED: Duration = Duration::from_millis(500);
 
-/// Minimum missed time for which the users of timers are notified, in nanoseconds.
+/// Minimum time that timers must have missed before their users are notified, in nanoseconds.
 const MISSED: i128 = 10_000_000;
 
 /// The time of the next check while no instance is watched.
@@ -49,8 +51,8 @@ const NEVER: u64 = u64::MAX;
 /// Interval at which the watchdog checks whether the last words have been sent.
 const NAP: Duration = Duration::from_millis(5);
 
-/// Ends the process if an instance may still be running after its time, regardless of all other threads. Also reports
-/// time that timers have missed: timers stop while the machine is suspended, and their clock may be slewed.
+/// Ends the process if an instance may still be running after its time, no matter what the other threads do. Also
+/// reports time that timers have missed: timers stop while the machine is suspended, and their clock may be slewed.
 ///
 /// The host has one watchdog thread, which sleeps while no instance is running, and one thread for the watchdog's
 /// messages.
@@ -64,17 +66,17 @@ pub struct Watchdog {
 struct Watched {
     state: Mutex<WatchedState>,
     changed: Doorbell,
-    /// The time of the next planned check, in nanoseconds of the host's clock.
+    /// The time of the next planned check, in nanoseconds on the host's clock.
     due: AtomicU64,
     words: Words,
 }
 
-/// The watchdog's messages. A thread that sends a message may block: on a lock whose owner is not running, on memory,
-/// or on a descriptor. So a separate thread sends the messages, and the watchdog waits for its last words only for a
-/// limited time.
+/// The watchdog's messages. A thread that sends a message may block on a lock whose owner is not running, on memory, or
+/// on a descriptor. So a separate thread sends the messages, and the watchdog waits only a limited time for that thread
+/// to send the last words.
 #[derive(Debug, Default)]
 struct Words {
-    /// True if timers have missed time and their users have not been notified yet.
+    /// True if timers have missed time, and their users have not been notified of this yet.
     missed: AtomicBool,
     tell_missed: watch::Sender<()>,
     /// True once the last words have been requested.
@@ -91,7 +93,7 @@ impl Words {
         while !self.ended.load(Ordering::Acquire) {
             if self.asked.load(Ordering::Acquire) {
                 let longest = Duration::from_nanos(self.longest.load(Ordering::Acquire));
-                last_words("an instance still runs and the lease is about to expire: the host ends itself", longest);
+                last_words("an instance is still running and the lease is about to expire: the host exits", longest);
                 self.said.store(true, Ordering::Release);
                 return;
             }
@@ -102,14 +104,14 @@ impl Words {
         }
     }
 
-    /// Notifies the users of timers that the timers have missed time.
+    /// Has the users of timers notified that the timers have missed time.
     fn have_missed(&self, speaker: &Thread) {
         self.missed.store(true, Ordering::Release);
         speaker.unpark();
     }
 
-    /// Requests the last words, and waits for them for at most `longest`. Reads only the boot clock, which needs no
-    /// lock.
+    /// Requests the last words, and waits at most `longest` until they are sent. Reads only the boot clock, which needs
+    /// no lock.
     fn ask(&self, speaker: &Thread, clock: &Clock, longest: Duration) {
         let until = clock.boot() + longest;
         self.longest.store(u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX), Ordering::Release);
@@ -134,12 +136,12 @@ impl Watched {
 }
 
 impl Watchdog {
-    /// Starts the watchdog. If an instance outlives its time, the watchdog calls `last_words` on a separate thread,
-    /// with the reason and a time limit. The watchdog ends the process once `last_words` has returned or the time limit
-    /// has passed.
+    /// Starts the watchdog. If an instance outlives its time, the watchdog has `last_words` called on a separate
+    /// thread, with the reason and a time limit. The watchdog ends the process when `last_words` has returned or the
+    /// time limit has passed.
     ///
     /// # Errors
-    /// If the system has no threads or descriptors left.
+    /// Fails if the system has no threads or descriptors left.
     pub fn start(clock: Clock, last_words: impl Fn(&str, Duration) + Send + 'static) -> std::io::Result<Self> {
         let shared = Arc::new(Watched {
             state: Mutex::default(),
@@ -163,8 +165,8 @@ impl Watchdog {
         Ok(watchdog)
     }
 
-    /// Returns a watch channel that changes when timers have missed time while an instance is watched, and when the
-    /// first instance is watched.
+    /// Returns a watch channel that changes when timers have missed time while an instance is watched. It also changes
+    /// when the watchdog begins to watch the first instance.
     pub fn missed_by_timers(&self) -> watch::Receiver<()> {
         self.shared.words.tell_missed.subscribe()
     }
@@ -178,7 +180,7 @@ impl Watchdog {
         self.shared.changed.ring();
     }
 
-    /// Returns the delay of the watchdog's next check. Zero if the watchdog is on time.
+    /// Returns how late the watchdog's next check is. Zero if it is not late.
     #[must_use]
     pub fn late(&self, now: Time) -> Duration {
         Duration::from_nanos(super::nanoseconds(now).saturating_sub(self.shared.due.load(Ordering::Relaxed)))
@@ -198,7 +200,7 @@ impl Drop for Watchdog {
 }
 
 fn watch(watched: &Watched, clock: &Clock, mut alarm: Alarm, speaker: &Thread) {
-    // None while no instance is watched, since the clock is not checked then.
+    // `None` while no instance is watched: the clock is not checked during that time.
     let mut last: Option<(Time, Timers)> = None;
     loop {
         let mut state = watched.lock();
@@ -216,7 +218,7 @@ fn watch(watched: &Watched, clock: &Clock, mut alarm: Alarm, speaker: &Thread) {
         alarm.forget_steps();
         let now = clock.now();
         let planned = last.as_ref().map_or(now, |(planned, _)| *planned);
-        // Keep no gate alive while waiting: a gate without other references does not need to be watched.
+        // Do not keep gates alive while sleeping: a gate without other references does not need to be watched.
         let gates = state.gates.iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
         let found = look(&gates, planned, now, alarm.hears_steps());
         drop(gates);
@@ -244,13 +246,13 @@ fn watch(watched: &Watched, clock: &Clock, mut alarm: Alarm, speaker: &Thread) {
 
 /// Sleeps until there is another instance to watch, a clock steps, or `longest` has passed.
 fn sleep(watched: &Watched, alarm: &Alarm, longest: Option<Duration>) {
-    // Check the gates no matter what ended the sleep.
+    // Check the gates, no matter why the sleep ended.
     let _ = alarm.wait(longest, [watched.changed.as_fd()]);
     watched.changed.has_rung();
 }
 
 struct Timers {
-    /// The lead of the host's clock over the timers' clock at the last notification, in nanoseconds.
+    /// Time by which the host's clock was ahead of the timers' clock at the last notification, in nanoseconds.
     ahead: i128,
 }
 
@@ -263,7 +265,8 @@ impl Timers {
         i128::from(super::nanoseconds(now)) - i128::from(nanoseconds_on(ClockId::Monotonic))
     }
 
-    /// Compares the clocks at `now`. Returns true if timers have missed enough time since the last notification.
+    /// Compares the clocks at `now`. Returns true if timers have missed enough time since the last notification to
+    /// notify their users again.
     fn looked_at(self, now: Time) -> (Self, bool) {
         let at = Self::at(now);
         if at.ahead > self.ahead + MISSED { (at, true) } else { (self, false) }
@@ -274,12 +277,12 @@ impl Timers {
 enum Look {
     /// Check again after this time.
     Again(Duration),
-    /// An instance has not exited in time. The last words may take this long.
+    /// An instance has not exited in time. The duration is the time limit for the last words.
     Overdue(Duration),
 }
 
-/// Checks the gates at `now`. The check was planned for `planned`. If `is_told`, the alarm reports clock steps, so the
-/// watchdog may sleep longer.
+/// Checks the gates at `now`. The check was planned for `planned`. If `is_told` is true, the alarm reports clock steps,
+/// so the watchdog may sleep longer.
 fn look(gates: &[Arc<Gate>], planned: Time, now: Time, is_told: bool) -> Look {
     if now.since(planned) > PAUSED {
         gates.iter().for_each(|gate| gate.wakes(now));
@@ -318,7 +321,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Returns the gate of an instance under a lease of 100 s, and the time of the lease's last renewal.
+    /// Returns the gate of an instance with a lease of 100 s, and the time at which the lease was last renewed.
     fn gate() -> (Arc<Gate>, Time) {
         let renewed = Time(SECOND * 1000);
         (Arc::new(Gate::new(Clock::default(), renewed + SECOND * 80, renewed + SECOND * 93)), renewed)

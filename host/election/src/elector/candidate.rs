@@ -1,4 +1,4 @@
-//! A node without the lease: it reads the lease and the record, evaluates them, and requests the lease.
+//! A node without the lease. It reads the lease and the record, and requests the lease if it may take it.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -21,34 +21,34 @@ use crate::record::{LeaseId, LeaseState, Record, Snapshot, Term, Version};
 use crate::request::{Op, Reply, StoreError};
 use crate::timing::{Time, Timing};
 
-/// A standby: it polls every second, or about every 10 s while it receives its leader's announcements, and requests the
-/// lease only if the lease looks free or its holder is giving it up.
+/// A standby. It polls every second, or about every 10 s while it receives the leader's announcements. It requests the
+/// lease only if the lease looks free, or if the holder is giving it up.
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Standby {
     next_poll: Time,
     last_poll: Option<Time>,
-    /// True if a hint has arrived since the last reading.
+    /// True if a hint has arrived since the last read.
     is_hinted: bool,
-    /// The time of the next hinted reading at a rate of one per [`HINTED_POLL`]. A burst of [`HINTED_AT_ONCE`] may come
-    /// earlier.
+    /// The time of the next read after a hint, if such reads come at a steady rate of one per [`HINTED_POLL`]. A burst
+    /// of up to [`HINTED_AT_ONCE`] reads may come earlier.
     next_hinted: Time,
-    /// True if the last reading found the holder dead while this node was unable to lead.
+    /// True if the last read showed that the holder is dead, at a time when this node could not lead.
     was_unable: bool,
-    /// The permitted delay of the next reading while the leader announces its renewals.
+    /// The delay that the next read may have while the leader announces its renewals.
     slack: Option<PollDelay>,
     pending: Option<Pending>,
     asked: StandbyRequest,
     failures: u32,
-    /// The last report about the election, which is not repeated.
+    /// The last report about the election. The same report is not sent again.
     said: Option<LastReport>,
 }
 
 #[derive(Debug, Clone, Copy, Hash)]
 struct PollDelay {
-    /// The latest time of the reading.
+    /// The latest time for the next read.
     until: Time,
-    /// A random delay, added once the leader's last renewal is too old, so that standbys do not all read at the same
-    /// time.
+    /// A random delay before the read that follows if the leader's last renewal is too old. It keeps the standbys from
+    /// all reading at the same time.
     spread: Duration,
 }
 
@@ -56,9 +56,9 @@ struct PollDelay {
 enum StandbyRequest {
     #[default]
     Reading,
-    /// Reads the highest term in the store before the node acts on this reading.
+    /// Reads the highest term in the store. The node then acts on this snapshot, which it has already read.
     Recall(Snapshot),
-    /// Combines a reading and a recall, since the holder is giving up the lease.
+    /// Combines a read and a recall, because the holder is giving up the lease.
     Survey,
     Create,
 }
@@ -70,7 +70,7 @@ enum LastReport {
     Over,
 }
 
-/// A reading that shows the lease as free or about to be free, and that justifies requesting the lease.
+/// The result of a read that lets this node request the lease: the lease is free or about to be free.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct AcquireBasis {
     version: Version,
@@ -80,7 +80,7 @@ pub(super) struct AcquireBasis {
     pub(super) way: AcquireMode,
 }
 
-/// The way to get the lease.
+/// The kind of request with which this node tries to get the lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(super) enum AcquireMode {
     Acquire,
@@ -106,11 +106,11 @@ impl AcquireMode {
 /// The reason why another instance may still be running.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct UncertainHolder {
-    /// The length of the wait, as far as this node knows.
+    /// The time to wait for the other instance to end, as far as this node knows.
     pub(super) wait: Duration,
     pub(super) reason: &'static str,
-    /// True once the store's highest term has been read. Until then an unknown term may exist, under a lease of any
-    /// length.
+    /// True once this node has read the highest term in the store. Until then, there may be a term that this node does
+    /// not know, under a lease of any length.
     pub(super) is_recalled: bool,
 }
 
@@ -153,7 +153,7 @@ impl Standby {
         [hinted, eager].into_iter().flatten().fold(at, Time::min)
     }
 
-    /// Handles a hint. It can only reschedule the next reading.
+    /// Handles a hint. A hint can only reschedule the next read.
     fn hear(&mut self, context: &mut Context, hint: &Hint) {
         let last = self.last_poll.unwrap_or_default();
         match context.hear(hint, last) {
@@ -164,7 +164,7 @@ impl Standby {
         self.permit_delay(context);
     }
 
-    /// Permits a delay of the next reading if the leader announces its renewals.
+    /// Lets the next read come later if the leader announces its renewals.
     fn permit_delay(&mut self, context: &mut Context) {
         if context.listening.fresh_until().is_some() && self.slack.is_none() {
             let until = self.last_poll.unwrap_or_default() + context.jittered(LISTENING_POLL);
@@ -225,11 +225,11 @@ impl Standby {
                 if let Some(opening) = self.has_read(context, read, Duration::ZERO) {
                     return self.recalled(context, opening, term);
                 }
-                // Note the term even if this node does not act on the reading.
+                // Note the term even if this node does not act on the survey.
                 context.memory.note_recalled(term);
             }
-            // Fall back to a read and a recall, which report separate errors. During a recall, the host also reads the
-            // operators' commands.
+            // Fall back to a separate read and recall, so that each reports its own error. During a recall, the host
+            // also reads the operators' commands.
             (StandbyRequest::Survey, _) => self.next_poll = context.time(),
             (StandbyRequest::Recall(snapshot), Ok(Reply::Term(term))) => {
                 return self.recalled(context, snapshot, term);
@@ -244,7 +244,7 @@ impl Standby {
                 }
                 self.backs_off(context, &error);
             }
-            // Read the new object first, so that every acquire follows the same rules.
+            // Read the new object before acquiring its lease, so that every acquire follows the same rules.
             (StandbyRequest::Create, Ok(_) | Err(StoreError::Conflict)) => {
                 context.refused = 0;
                 context.store_answers(CREATE);
@@ -265,8 +265,8 @@ impl Standby {
         None
     }
 
-    /// Handles a snapshot whose reading took `took`. Returns it if this node should request the lease or create the
-    /// object.
+    /// Handles a snapshot that took `took` to read. Returns the snapshot if this node should request the lease or
+    /// create the object.
     fn has_read(&mut self, context: &mut Context, snapshot: Snapshot, took: Duration) -> Option<Snapshot> {
         let snapshot = held_unless_all_is_clear(context, snapshot);
         self.failures = 0;
@@ -283,12 +283,12 @@ impl Standby {
             if is_in_time {
                 return Some(snapshot);
             }
-            // At this speed, this node could not renew the lease in time.
+            // With a store this slow, this node could not renew the lease in time.
             context.store_trouble(READ, &too_slow(context, took));
             self.next_poll = context.time() + context.jittered(POLL);
             return None;
         }
-        // This node sends no further request, so earlier refusals and failed recalls no longer count.
+        // This node does not request the lease now, so earlier refusals and failed recalls no longer count.
         context.refused = 0;
         context.memory.unrecalled_since = None;
         context.store_is_back();
@@ -303,7 +303,7 @@ impl Standby {
         self.contend(context, snapshot, true)
     }
 
-    /// Schedules the next reading, later after each failure.
+    /// Schedules the next read. The delay grows with each failure.
     fn backs_off(&mut self, context: &mut Context, error: &StoreError) {
         self.next_poll = context.time() + context.back_off(self.failures, error);
         self.failures += 1;
@@ -317,8 +317,8 @@ impl Standby {
             return None;
         }
         let unclear = unclear(context, &snapshot, is_recalled);
-        // A node that must wait for another instance needs a lease that covers the wait, so it neither reclaims a lease
-        // nor requests one that is still held.
+        // If this node must wait for another instance, it needs a lease that lasts as long as the wait. So it neither
+        // reclaims a lease nor requests one that is still held.
         let must_be_clear = |lease| matches!(lease, LeaseState::Reclaimable { .. } | LeaseState::Held);
         if unclear.is_some()
             && let Snapshot::Object { lease, version, .. } = &snapshot
@@ -328,9 +328,9 @@ impl Standby {
             self.next_poll = context.time() + context.jittered(POLL);
             return None;
         }
-        // The longest lease is known only if this node has read every term that it knows. Otherwise, another node may
-        // have begun a term that this node only attempted, or a recreated record may lack a term that this node had
-        // written.
+        // The longest lease is known only if every term that this node knows was written to the store. Otherwise,
+        // another node may have begun a term that this node only attempted to begin, or a recreated record may lack a
+        // term that this node had written.
         let is_known = context.memory.highest_term <= context.memory.written_term;
         let longest = context.memory.longest_lease.filter(|_| is_known);
         let Snapshot::Object { lease, version, record } = snapshot else {
@@ -360,7 +360,7 @@ impl Standby {
         }
     }
 
-    /// Reports the state of the lease, unless the last report was the same.
+    /// Reports who holds the lease, unless the last report said the same.
     fn say(&mut self, context: &mut Context, snapshot: &Snapshot) {
         let Snapshot::Object { lease, record, .. } = snapshot else {
             self.said = None;
@@ -371,7 +371,9 @@ impl Standby {
         let (said, report) = match (lease, record) {
             (LeaseState::HeldForever, _) => (
                 LastReport::Outside,
-                Report::HeldOutside { reason: "the lease never expires, and Baton requests no such lease".to_string() },
+                Report::HeldOutside {
+                    reason: "the lease never expires, and Baton never requests such a lease".to_string(),
+                },
             ),
             (LeaseState::Held, _) if silent => (
                 LastReport::Outside,
@@ -391,7 +393,8 @@ impl Standby {
             (LeaseState::Held, Some(record)) if record.released => return,
             (LeaseState::Breaking, _) => return,
             _ => {
-                // No node leads, or the holder is waiting. Report the next leader even if it is the same node.
+                // No node leads now, or the holder is still waiting. Report the next leader even if it is the node that
+                // was reported last.
                 self.said = None;
                 return;
             }
@@ -406,11 +409,11 @@ impl Standby {
 
 /// Treats a dead holder's lease as held in these cases, in which this node must not take it:
 ///
-/// - The holder's term has not begun. The holder was then waiting for another instance, which may still be running.
-/// - The lease could only be reclaimed, and a release by the holder may be under way, or the store has refused the
+/// - The holder's term had not begun. So the holder was waiting for another instance, which may still be running.
+/// - The lease could only be reclaimed, but the holder's release may still be under way, or the store has refused a
 ///   reclaim.
-/// - The lease could only be reclaimed, and D has changed. A request that the holder sent could change the lease's
-///   length later.
+/// - The lease could only be reclaimed, but D has changed. A late request from the holder could still change the
+///   lease's length.
 fn held_unless_all_is_clear(context: &Context, snapshot: Snapshot) -> Snapshot {
     let Snapshot::Object { lease, version, record } = snapshot else { return snapshot };
     let begun = record.as_ref().filter(|record| record.node.is_some());
@@ -426,8 +429,8 @@ fn held_unless_all_is_clear(context: &Context, snapshot: Snapshot) -> Snapshot {
     Snapshot::Object { lease, version, record }
 }
 
-/// Error for a reading that took longer than a renewal may. The proposed lease is rounded up, so that the message stays
-/// the same while the store's response times vary.
+/// Error for a read that took longer than a renewal may take. The lease length that the message proposes is rounded up,
+/// so that the message stays the same when the store's response time varies a little.
 fn too_slow(context: &Context, took: Duration) -> StoreError {
     const STEP: u64 = 15;
     let Settings { timing, lease_range, .. } = &context.settings;
@@ -478,9 +481,9 @@ fn may_contend(context: &Context, snapshot: &Snapshot) -> bool {
     }
 }
 
-/// True if the holder is giving up the lease, and may have released it by the time this node's request arrives. This
-/// node requests such a lease only once. If the request has failed or was not possible, the node waits until a reading
-/// shows that the lease is free.
+/// True if the holder is giving up the lease, so that the lease may be free by the time this node's request arrives.
+/// This node requests such a lease only once. If the request fails or cannot be sent, the node waits until it reads
+/// that the lease is free.
 fn is_given_up(context: &Context, snapshot: &Snapshot) -> bool {
     match snapshot {
         Snapshot::Object { lease: LeaseState::Held, version, record: Some(record) } => {
@@ -514,7 +517,7 @@ fn unclear(context: &Context, snapshot: &Snapshot, is_recalled: bool) -> Option<
     }
 }
 
-/// A node that has requested the lease and does not know the outcome.
+/// A node that has requested the lease and does not know the outcome yet.
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Acquiring {
     id: LeaseId,
@@ -525,7 +528,7 @@ pub(super) struct Acquiring {
     pending: Option<Pending>,
     /// True if an attempt had an unknown outcome, so that this node may hold the lease under `id`.
     in_doubt: bool,
-    /// True until the first attempt is sent, if the host may withhold that attempt.
+    /// True if the host may withhold the first attempt, until that attempt is sent.
     within_quota: bool,
 }
 
@@ -533,7 +536,7 @@ impl Acquiring {
     fn new(context: &mut Context, opening: AcquireBasis, within_quota: bool) -> Self {
         let (shortest, longest) = context.settings.lease_range;
         let own = context.settings.timing.lease();
-        // If this holder dies while it waits, its lease must not expire before the wait would have ended.
+        // If this node dies while it waits for another instance, its lease must not expire before the end of that wait.
         let length = opening.unclear.map_or(own, |unclear| own.max(unclear.wait.clamp(shortest, longest)));
         let (id, now) = (context.fresh_lease_id(), context.time());
         Self { id, opening, length, started: now, next_try: now, pending: None, in_doubt: false, within_quota }
@@ -550,7 +553,7 @@ impl Acquiring {
                     return self.answer(context, pending, result);
                 }
             }
-            // The unsent request says nothing about other nodes or the store, so this node reads again.
+            // The host did not send the request, so there is no news about the store or other nodes. Read again.
             Some(Input::NotSent { id, reason }) if answered(&mut self.pending, id).is_some() => {
                 context.report_deferral(&reason);
                 if self.opening.way == AcquireMode::OnceReleased {
@@ -564,9 +567,9 @@ impl Acquiring {
         if self.pending.is_some() {
             return None;
         }
-        // A release would mean to the next holder that no instance can still be running. If this node does not know
-        // that, it lets the lease that it may have acquired expire. It also sends no release after a reclaim with an
-        // unknown outcome: the next host can use the dead holder's note.
+        // A release tells the next holder that no instance can still be running. If this node does not know that, it
+        // lets the lease that it may hold expire. It also sends no release after a reclaim with an unknown outcome: the
+        // next host can still use the dead holder's note.
         let can_release = self.opening.unclear.is_none() && !matches!(self.opening.way, AcquireMode::Reclaim(_));
         if context.shutting_down && self.in_doubt && can_release {
             let AcquireBasis { version, record, .. } = self.opening.clone();
@@ -629,11 +632,12 @@ impl Acquiring {
             }
             Err(StoreError::Held | StoreError::Lost(_)) if let AcquireMode::Reclaim(holder) = self.opening.way => {
                 context.refused = 0;
-                // The lease has ended or changed hands: from now on this node treats it as held.
+                // The lease has ended or changed hands. From now on, this node does not try to reclaim this holder's
+                // lease.
                 context.memory.refused_reclaim = Some(holder);
                 Some(Role::Standby(Standby::new(context.time())))
             }
-            // An earlier attempt may still be carried out once the holder has released the lease.
+            // An earlier attempt may still succeed once the holder has released the lease.
             Err(StoreError::Held) if self.in_doubt && self.opening.way == AcquireMode::OnceReleased => {
                 self.next_try = context.retry_at();
                 None
@@ -651,12 +655,14 @@ impl Acquiring {
                 };
                 Some(Role::Standby(Standby::new(next_poll)))
             }
-            // After the reading that showed the lease free, a holder has written the record or the object was replaced.
+            // Since this node read that the lease was free, another holder has written the record, or the object was
+            // replaced.
             Err(StoreError::Conflict | StoreError::Lost(_)) => {
                 context.memory.was_held = true;
                 Some(Role::Standby(Standby::new(context.time())))
             }
-            // Do not report the role change, since the error has been reported. The node retries at growing intervals.
+            // Do not report the role change, since the error has already been reported. The node retries at growing
+            // intervals.
             Err(error) => {
                 context.store_trouble(ACQUIRE, &error);
                 let next_poll = context.time() + context.back_off(context.refused, &error);

@@ -9,16 +9,16 @@ use crate::port::{Effect, End, ModuleVersion, Plan};
 use crate::record::{Record, Term};
 use crate::timing::Time;
 
-/// Number of failures within a probation after which a version is rejected. Crashes and fatal failures reject it at
-/// once.
+/// Number of failures during its probation after which a version is rejected. A crash or a fatal failure rejects the
+/// version at once.
 const FAILURES_TO_REJECT: u32 = 3;
 
 /// The versions that this node could run, and the results of their probation.
 #[derive(Debug, Default, Clone, Hash)]
 pub(super) struct Versions {
     plan: Plan,
-    /// The last planned digest. It is kept while no module is planned, so that the same module does not count as new
-    /// afterwards.
+    /// The digest of the last planned module. It is kept while no module is planned, so that the module does not count
+    /// as new if it is planned again.
     last: Option<String>,
     /// The probation of the planned module, if it is on probation.
     probation: Probation,
@@ -29,7 +29,7 @@ pub(super) struct Versions {
 /// The results of the version's instances so far.
 #[derive(Debug, Default, Clone, Hash)]
 struct Probation {
-    /// The time at which the first failed instance began.
+    /// The time at which the first instance that failed began to run.
     began: Option<Time>,
     failures: u32,
 }
@@ -68,18 +68,18 @@ impl Versions {
         record.module.is_some() && record.module.as_deref() == self.digest()
     }
 
-    /// True if `version` is planned and would be replaced by an earlier version if it turned out to be bad.
+    /// True if `version` is planned, and there is an earlier version to replace it if it turns out to be bad.
     pub(super) fn is_on_probation(&self, version: &ModuleVersion) -> bool {
         self.plan.fallback.is_some() && self.digest() == Some(&version.digest)
     }
 
-    /// Forgets earlier results: a node that leads again does not know how the version has performed on other nodes in
-    /// between.
+    /// Forgets earlier results. A node that leads again does not know how the version has performed on other nodes
+    /// since.
     pub(super) fn forget_probation(&mut self) {
         self.probation = Probation::default();
     }
 
-    /// The end of the version's probation if its instance began at `begun`.
+    /// The end of the version's probation if its current instance began at `begun`.
     pub(super) fn proven_at(&self, version: &ModuleVersion, begun: Time, length: Duration) -> Option<Time> {
         let began = self.probation.began.unwrap_or(begun);
         self.is_on_probation(version).then_some(began + length)
@@ -96,8 +96,8 @@ impl Context {
         }
     }
 
-    /// Evaluates a version on probation by the way in which its instance ended. `begun` is the time at which the
-    /// instance began, if it did.
+    /// Evaluates a version on probation by how its instance ended. `begun` is the time at which the instance began to
+    /// run, if it did.
     pub(super) fn judge(&mut self, version: &ModuleVersion, term: Term, begun: Option<Time>, end: &End) {
         if !self.versions.is_on_probation(version) {
             return;
@@ -112,7 +112,7 @@ impl Context {
                 if probation.failures < FAILURES_TO_REJECT {
                     return;
                 }
-                alloc::format!("{FAILURES_TO_REJECT} failures within its probation, the last: {why}")
+                alloc::format!("{FAILURES_TO_REJECT} failures within its probation, most recently: {why}")
             }
             End::Crashed(why) | End::Fatal(why) => why.clone(),
         };

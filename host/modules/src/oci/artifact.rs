@@ -1,5 +1,5 @@
-//! Finds modules in registries: artifacts with a single layer of WebAssembly, as `wkg oci push` and `oras push` create
-//! them.
+//! Finds modules in registries. A module is an artifact with a single layer of WebAssembly, as created by `wkg oci
+//! push` and `oras push`.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use baton_runtime::LARGEST_MODULE;
 use baton_store::Digest;
 
-/// Media types of manifests and indexes, in OCI's and in Docker's naming.
+/// Media types of manifests and indexes, under their OCI names and their Docker names.
 pub const MANIFESTS: [&str; 4] = [
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.oci.image.index.v1+json",
@@ -18,14 +18,14 @@ pub const MANIFESTS: [&str; 4] = [
 ];
 /// Annotation that contains the text of the module's minisign signature.
 const SIGNATURE: &str = "dev.baton.minisig";
-/// Media types of a module's layer: the one that `wkg` uses, and the one that preceded it.
+/// Media types of a module's layer: the one that `wkg` uses, and its predecessor.
 const MODULES: [&str; 2] = ["application/wasm", "application/vnd.wasm.content.layer.v1+wasm"];
 
 /// The content to which a manifest leads.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Content {
     Module(Layer),
-    /// The digest of the only manifest in an index that can be a module's manifest.
+    /// Another manifest: the only one in an index that can be a module's manifest.
     Elsewhere(Digest),
 }
 
@@ -44,7 +44,7 @@ pub enum Unfit {
     #[error("its manifest is invalid ({0})")]
     Manifest(String),
     #[error(
-        "it has {0}, and a module has one layer of type application/wasm: push it with `wkg oci push REFERENCE \
+        "it has {0}, but a module has one layer of type application/wasm: push it with `wkg oci push REFERENCE \
          MODULE.wasm` or `oras push REFERENCE MODULE.wasm:application/wasm`"
     )]
     Layers(String),
@@ -54,7 +54,7 @@ pub enum Unfit {
          bytes and a SHA-256 digest"
     )]
     Layer { digest: String, size: i64 },
-    /// The index does not indicate which of several manifests is the module's.
+    /// The index has several manifests, and does not show which one is the module's.
     #[error("it is an index of {manifests} manifests, of which {modules} are for WebAssembly: name one by its digest")]
     Index { manifests: usize, modules: usize },
     #[error("it is an index of indexes: name the module's manifest by its digest")]
@@ -94,7 +94,7 @@ struct Platform {
     architecture: String,
 }
 
-/// Finds the content to which a manifest leads.
+/// Finds the content to which a manifest or an index leads.
 pub fn content(manifest: &[u8]) -> Result<Content, Unfit> {
     let manifest: Manifest =
         serde_json::from_slice(manifest).map_err(|error| Unfit::Manifest(short(&error.to_string())))?;
@@ -102,7 +102,7 @@ pub fn content(manifest: &[u8]) -> Result<Content, Unfit> {
         (Some(layers), None) => module(&layers, manifest.annotations.as_ref()).map(Content::Module),
         (None, Some(entries)) => only(&entries).map(Content::Elsewhere),
         (None, None) => Err(Unfit::Manifest("it has neither layers nor manifests".to_owned())),
-        // Such a manifest is ambiguous: another program might use the other field.
+        // Such a manifest is ambiguous: other programs might use the field that Baton does not use.
         (Some(_), Some(_)) => Err(Unfit::Manifest("it has both layers and manifests".to_owned())),
     }
 }
@@ -126,7 +126,7 @@ fn signature(annotations: &Annotations) -> Option<String> {
     Some(decoded.unwrap_or_else(|| text.clone()))
 }
 
-/// Lists the media types of the layers in a readable form. Truncates a long list.
+/// Lists the media types of the layers for people to read. Truncates a long list.
 fn listed(layers: &[Described]) -> String {
     const SHOWN: usize = 3;
     let mut types: Vec<String> = layers.iter().take(SHOWN).map(|layer| short(&layer.media_type)).collect();
@@ -199,7 +199,8 @@ mod tests {
             layer["annotations"] = annotations;
             assert_eq!(image(&json!([layer]), &Value::Null), signed(MINISIG));
         }
-        // This text is not a signature, but only the signature check rejects it.
+        // This text is not a valid signature, but reading the manifest does not fail. The signature is checked only
+        // later.
         assert_eq!(image(&json!([layer("application/wasm")]), &json!({SIGNATURE: "?"})), signed("?"));
     }
 

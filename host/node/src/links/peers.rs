@@ -61,7 +61,7 @@ pub(super) async fn connect(
     let found = timeout(LOOKED_UP_WITHIN, network.leaders.addresses(&peer)).await;
     let Some((certificate, addresses)) = found.unwrap_or(Ok(None))? else { return Ok(None) };
     let connector = network.identity.connector(certificate).map_err(|error| error.to_string())?;
-    let mut why = "the name of the leader's host has no address".to_owned();
+    let mut why = "the leader's host name does not resolve to an address".to_owned();
     for address in addresses {
         let connects = async {
             let stream = TcpStream::connect(address).await?;

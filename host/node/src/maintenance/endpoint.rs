@@ -23,13 +23,13 @@ const PLANNED: &str = "/metadata/scheduledevents?api-version=2020-07-01";
 
 const RESPONSE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Upper bound on the size of a response, in bytes. The description of an event takes less than 1 KB, and that of a
-/// machine a few KB.
+/// Upper bound on the size of a response, in bytes. The description of an event takes less than 1 KB, and the
+/// description of a machine takes a few KB.
 const LONGEST: usize = 1 << 20;
 
-/// The value is not the address of a metadata service.
+/// The error returned when a value is not the address of a metadata service.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0:?} is neither auto, off nor an address: write one like http://169.254.169.254")]
+#[error("{0:?} is not auto, off or an address: write an address like http://169.254.169.254")]
 pub struct NoEndpoint(String);
 
 /// The address of the metadata service.
@@ -58,7 +58,7 @@ impl Endpoint {
         Ok(Self(authority.to_string()))
     }
 
-    /// Returns the name by which events refer to this machine.
+    /// Returns this machine's name, as it appears in events.
     pub(super) async fn machine(&self) -> Result<String, String> {
         self.ask::<Machine>(MACHINE).await.map(|machine| machine.name)
     }
@@ -101,7 +101,7 @@ impl Endpoint {
         let answer = Limited::new(answer.into_body(), LONGEST).collect().await;
         let answer = answer.map_err(|error| format!("cannot read its response: {error}"))?.to_bytes();
         if status != StatusCode::OK {
-            return Err(format!("it responds with status {status}"));
+            return Err(format!("it responded with status {status}"));
         }
         Ok(answer)
     }

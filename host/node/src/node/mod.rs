@@ -1,4 +1,5 @@
-//! A node: everything that takes part in elections, apart from the process around it. `id` is the node's identity.
+//! A node: everything that takes part in elections, apart from the process around it. The module `id` determines the
+//! node's id.
 //!
 //! A host is one node. Tests run several nodes in one process, over one store, with a clock that the tests advance.
 
@@ -49,7 +50,7 @@ pub struct NodeConfig {
     pub log: Log,
     /// Properties that the node announces.
     pub properties: NodeProperties,
-    /// The host's links, without any election so far.
+    /// The host's links, to which no election has been added yet.
     pub links: Links,
     /// Maximum number of elections that the node leads at the same time. The node exceeds it only if no other node can
     /// lead an election.
@@ -64,7 +65,7 @@ pub struct ElectionConfig {
     pub election: ElectionName,
     /// The lease's length, and the times derived from it.
     pub timing: Timing,
-    /// The wait after an instance has returned ok, before the next term begins under the same lease.
+    /// Time to wait after an instance has returned ok, before the next term begins under the same lease.
     pub pause: Duration,
     /// The action to take after an instance has returned ok.
     pub on_done: OnDone,
@@ -74,7 +75,7 @@ pub struct ElectionConfig {
     pub stall_after: Option<Duration>,
     /// The node's priority. Nodes with a higher priority take a free lease earlier.
     pub priority: u8,
-    /// True if the node, while it leads, hands over to a node with a higher priority.
+    /// True if the node, while it leads, should hand over to a node with a higher priority.
     pub preempt: bool,
     /// True if all nodes are expected to run the same module. The node then logs any difference.
     pub one_module: bool,
@@ -115,7 +116,7 @@ pub struct Node {
     log: Log,
 }
 
-/// The error if a supervisor ended by itself.
+/// The error returned when a supervisor has ended by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeEnd {
     /// The supervisor panicked.
@@ -263,7 +264,7 @@ impl Node {
         while let Some(ended) = self.followers.join_next().await {
             report_failed_follower(ended, &self.log);
         }
-        // A failed announcer leaves an announcement that becomes recognizably old.
+        // If an announcer fails, its announcement stays in the store, but its age will show that the node has exited.
         while let Some(ended) = self.announcers.join_next().await {
             report_failed_announcer(ended, &self.log);
         }
@@ -333,7 +334,7 @@ fn report_failed_announcer(ended: Result<(), JoinError>, log: &Log) {
 fn report_failed_follower(ended: Result<(), JoinError>, log: &Log) {
     if let Err(error) = ended {
         let error = format!(
-            "the follower of a module source failed ({error}): this host runs no new version until its next start"
+            "the task that follows a module source failed ({error}): this host runs no new version until its next start"
         );
         log.emit(None, Event::Error { error });
     }

@@ -34,8 +34,10 @@ pub async fn roll_back(
 #[must_use]
 pub fn told(rolled_back: &RolledBack, election: &ElectionName) -> String {
     match rolled_back {
-        RolledBack::To(digest) => format!("{digest} is current in {election}\n"),
-        RolledBack::Already(digest) => format!("{digest} was current already in {election}: nothing changed\n"),
+        RolledBack::To(digest) => format!("{digest} is now the current version of {election}\n"),
+        RolledBack::Already(digest) => {
+            format!("{digest} was already the current version of {election}: nothing changed\n")
+        }
         RolledBack::Forgiven(digest) => {
             format!(
                 "{digest} is no longer rejected in {election}: nodes whose module source points to it may run it \

@@ -144,8 +144,8 @@ events! {
         };
         format!(
             "baton {version}, node {node}, store {store}, {modules}, lease {lease_s}; at worst: takeover after a crash \
-             {crash_takeover_s}, hand-off {hand_off_s}; tolerates a store outage of {tolerated_outage_s}, a hidden \
-             pause of {tolerated_pause_s}, a clock that is {tolerated_drift_percent}% slow"
+             {crash_takeover_s}, hand-off {hand_off_s}; tolerates a store outage of {tolerated_outage_s}, an \
+             undetected pause of {tolerated_pause_s}, and a clock that is {tolerated_drift_percent}% slow"
         )
     };
     /// The host listens at an address.
@@ -158,18 +158,18 @@ events! {
         #[serde(skip_serializing_if = "Option::is_none")]
         advertised: Option<String>,
     } => { match advertised {
-        None => format!("page, health and metrics: http://{address}"),
+        None => format!("status page, health and metrics: http://{address}"),
         Some(advertised) => format!(
-            "listening at {address}, announced as {advertised}; a client that can write to the store can pose as a \
-             node here, but can only make this node poll the store earlier or later"
+            "listening at {address}, announced as {advertised}; any client that can write to the store can pose as a \
+             node here, but that can only make this node poll the store earlier or later"
         ),
     }};
     /// The kernel does not support part of the isolation of runners and compilers.
     WeakerIsolation = "weaker_isolation", Warn, {
         /// The missing part.
         missing: &'static str,
-    } => "this kernel lacks {missing}: a module that escapes its sandbox or exploits the compiler has more of this \
-          user's rights";
+    } => "this kernel lacks {missing}: a module that escapes its sandbox or exploits the compiler could use more of \
+          this user's rights";
     /// The host ignores an environment variable whose name resembles that of a setting.
     UnknownVariable = "unknown_variable", Warn, {
         /// Name of the variable.
@@ -189,19 +189,20 @@ events! {
     Link = "link", Info, {
         /// The leader's node.
         leader: String,
-        /// True while the link exists. This node then polls the store less often.
+        /// True if the link has been established, false if it has ended. While the link exists, this node polls the
+        /// store less often.
         up: bool,
     } => { if *up {
         format!("linked to the leader {leader}; polls the store less often")
     } else {
         format!("the link to {leader} ended; polls the store every second")
     }};
-    /// A client other than Baton holds the lease.
+    /// The lease is held by a client other than Baton.
     HeldByOtherClient = "held_by_other_client", Warn, {
         /// The evidence for this.
         reason: String,
     } => "a client other than Baton holds the lease: {reason}";
-    /// This node must not lead for now, because of an operator's command, of `--preempt` or of its own failures.
+    /// This node must not lead for now, because of an operator's command, `--preempt`, or its own failures.
     Ineligible = "ineligible", (if matches!(*cause, "suspended" | "cooling-off") { Warn } else { Info }), {
         /// `suspended`, `stepped-down`, `transferring` or `cooling-off`.
         cause: &'static str,
@@ -211,19 +212,19 @@ events! {
         /// The operator, `USER@HOST`, unless this node is cooling off.
         #[serde(skip_serializing_if = "Option::is_none")]
         by: Option<String>,
-        /// The node that should lead, for a transfer.
+        /// The node that should lead instead, if the lease is being transferred.
         #[serde(skip_serializing_if = "Option::is_none")]
         to: Option<String>,
-        /// Longest time for which this node is ineligible; omitted if only an operator can make it eligible again.
+        /// Maximum time for which this node is ineligible; omitted if only an operator can make it eligible again.
         #[serde(skip_serializing_if = "Option::is_none")]
         wait_s: Option<Seconds>,
     } => { ineligible(cause, reason.as_deref(), by.as_deref(), to.as_deref(), *wait_s) };
-    /// An operator's command no longer prevents this node from leading.
+    /// An obstacle that kept this node from leading no longer exists.
     Eligible = "eligible", Info, {
         /// The obstacle that no longer exists.
         reason: String,
     } => "this node may lead again: {reason}";
-    /// An earlier version was made current again through this node's admin endpoint.
+    /// An operator made an earlier version current again, through this node's admin endpoint.
     RolledBack = "rolled_back", Info, {
         /// The operator, `USER@HOST`.
         by: String,
@@ -232,20 +233,20 @@ events! {
         reason: Option<String>,
         /// The change.
         result: String,
-    } => { format!("{}, requested by {}", result.trim_end(), by_whom(by, reason.as_deref())) };
-    /// This node took over a lease before it expired, because all processes of its holder are dead. The event's term is
-    /// that of the dead holder.
+    } => { format!("{}; requested by {}", result.trim_end(), by_whom(by, reason.as_deref())) };
+    /// This node took over a lease before it expired, because all processes of its holder are dead. The event has the
+    /// dead holder's term.
     Reclaimed = "reclaimed", Info, {
         /// The dead holder's node.
         from: String,
         /// The dead host's incarnation.
         incarnation: String,
     } => "took the lease before it expired: all processes of {from} ({incarnation}) are dead";
-    /// This node holds the lease, and waits until an earlier holder's lease has certainly expired.
+    /// This node holds the lease, but waits until an earlier holder's lease must have expired.
     WaitingForPreviousLease = "waiting_for_previous_lease", Info, {
         /// Reason why the earlier lease may still be valid.
         reason: String,
-        /// Time until the earlier lease has certainly expired.
+        /// Time until the earlier lease must have expired.
         wait_s: Seconds,
     } => "the term begins in {wait_s}: {reason}";
     /// This node leads: its term is in the store.
@@ -272,14 +273,14 @@ events! {
         #[serde(skip_serializing_if = "Option::is_none")]
         gap_s: Option<Seconds>,
     } => { match replaces.as_ref().zip(*gap_s) {
-        None => format!("module {module} runs after {took_s}"),
+        None => format!("module {module} is running after {took_s}"),
         Some((replaces, gap)) => {
-            format!("module {module} runs after {took_s}, and replaces {replaces}; {gap} without an instance")
+            format!("module {module} is running after {took_s}, replacing {replaces}; {gap} without an instance")
         }
     }};
     /// The coordinator printed or logged a line.
     Output = "output", (*level), {
-        /// The level, if the coordinator logged the line.
+        /// The coordinator's log level, if it logged the line.
         #[serde(skip)]
         level: LogLevel,
         /// The stream.
@@ -297,7 +298,7 @@ events! {
     OutputDropped = "output_dropped", Warn, {
         /// Number of dropped lines.
         lines: u64,
-        /// The reason, and how to avoid this.
+        /// The reason, and how to avoid the loss.
         reason: String,
     } => "{lines} lines dropped: {reason}";
     /// The host refused an HTTP request. Logged once per term for each origin.
@@ -320,9 +321,9 @@ events! {
     CapabilityDenied = "capability_denied", Warn, {
         /// The capability.
         what: String,
-        /// The flag that grants the capability, or a note that there is none.
+        /// The flag that grants the capability, or a note that no flag does.
         remedy: String,
-    } => "the coordinator asked for {what}, which it is not granted: {remedy}";
+    } => "the coordinator asked for {what}, which it has not been granted: {remedy}";
     /// The instance uses 80% of a limit. Logged once per limit.
     NearLimit = "near_limit", Warn, {
         /// The limit's name.
@@ -348,13 +349,13 @@ events! {
     } => "the store has not accepted the state yet, retrying: {error}";
     /// A renewal failed, or its outcome is unknown. The host retries.
     RenewalFailed = "renewal_failed", Warn, {
-        /// The store's response, or a note that there was none.
+        /// The store's response, or a note that there was no response.
         error: String,
         /// Time since the last successful renewal.
         since_renewal_s: Seconds,
         /// Time until the deadline.
         remaining_s: Seconds,
-    } => "{error}; last renewed {since_renewal_s} ago, {remaining_s} left";
+    } => "{error}; last renewed {since_renewal_s} ago, {remaining_s} left until the deadline";
     /// Renewals succeed again.
     RenewalRecovered = "renewal_recovered", Info, {
         /// Time since the last successful renewal.
@@ -368,7 +369,7 @@ events! {
         message: String,
         /// Time until the host kills the instance.
         grace_s: Seconds,
-    } => "{reason}: {message}; the host kills the instance in {grace_s}";
+    } => "{reason}: {message}; if the instance still runs after {grace_s}, the host kills it";
     /// The host refuses the instance's effects from now on and kills it.
     Killed = "killed", Warn, {
         /// The reason for the kill.
@@ -397,18 +398,19 @@ events! {
         let took = took.map(|took| format!("; took {took} to end")).unwrap_or_default();
         format!("{outcome}{colon}{why}{took}; used {memory} MiB, {handles} handles, {lines} lines{rest}")
     };
-    /// The next term begins under the same lease after a wait: the coordinator is done, or its instance failed.
+    /// The coordinator is done, or its instance failed. After a wait, the next term begins under the same lease.
     NextTerm = "next_term", (if *failures == 0 { Info } else { Warn }), {
         /// The failure, if the instance failed.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
-        /// Consecutive failures across all nodes; after `unable`, consecutive failed starts on this node.
+        /// Number of consecutive failures across all nodes; after `unable`, number of consecutive failed starts on this
+        /// node.
         failures: u32,
         /// Time until the next term.
         wait_s: Seconds,
     } => { match reason {
         None => format!("the coordinator is done; the next term begins in {wait_s}"),
-        Some(reason) => format!("failure {failures} in a row, the next term begins in {wait_s}: {reason}"),
+        Some(reason) => format!("consecutive failures: {failures}; the next term begins in {wait_s}: {reason}"),
     }};
     /// The coordinator is done for good, unless a new module arrives or an operator runs `baton rerun`.
     Finished = "finished", Info, {
@@ -458,8 +460,8 @@ events! {
         /// Time taken to verify, compile and link it.
         took_s: Seconds,
     } => {
-        let how = if *cached { " from the cache" } else { "" };
-        format!("module {module} from {source} is ready{how} after {took_s}")
+        let how = if *cached { ", from the cache" } else { "" };
+        format!("module {module} from {source} is ready after {took_s}{how}")
     };
     /// The module from the source cannot run here. The previous module, if any, is kept.
     ModuleRefused = "module_refused", Error, {
@@ -474,7 +476,7 @@ events! {
         fallback: Option<String>,
     } => {
         let module = module.as_ref().map(|module| format!("module {module} from ")).unwrap_or_default();
-        let then = if fallback.is_some() { "the previous module stays" } else { "no other module is ready" };
+        let then = if fallback.is_some() { "the previous module is kept" } else { "no other module is ready" };
         format!("{module}{source}: {error}; {then}")
     };
     /// A new version passed its probation.
@@ -515,7 +517,7 @@ events! {
         /// The problem, and how to fix it.
         error: String,
     } => "{error}";
-    /// The host reloaded the files that are named in its settings, or could not do so and changed nothing.
+    /// The host reloaded the files that its settings name. If it could not, it changed nothing.
     Reload = "reload", (match (error, next_start.as_slice()) {
         (Some(_), _) => Error,
         (None, []) => Info,
@@ -525,15 +527,16 @@ events! {
         read: Vec<String>,
         /// The settings that have changed and will take effect at the next start.
         next_start: Vec<String>,
-        /// The file that could not be reloaded, the problem, and how to fix it.
+        /// The file that could not be reloaded, what is wrong with it, and how to fix it.
         #[serde(skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     } => { reloaded(read, next_start, error.as_deref()) };
-    /// Maintenance of this machine is scheduled, in progress or over. This node is drained until it is over.
+    /// Maintenance of this machine is scheduled, in progress or over. This node stays drained until the maintenance is
+    /// over.
     Maintenance = "maintenance", (if matches!(*status, "Acknowledged" | "Over") { Info } else { Warn }), {
         /// The kind of maintenance, or how it ended.
         reason: String,
-        /// Azure's id of the event; omitted once all maintenance is over.
+        /// Azure's id for the event; omitted once all maintenance is over.
         #[serde(skip_serializing_if = "Option::is_none")]
         id: Option<String>,
         /// `Scheduled` or `Started`, as Azure writes it; `Acknowledged` once this node has stepped down and has
@@ -553,9 +556,9 @@ events! {
         /// True if instances get their grace period.
         grace: bool,
     } => { if *grace {
-        format!("{signal}: shutting down cleanly; a second signal skips the grace")
+        format!("{signal}: shutting down cleanly; a second signal skips the grace period")
     } else {
-        format!("{signal}: stopping without grace")
+        format!("{signal}: stopping without a grace period")
     }};
     /// `baton dev` is building the project.
     Building = "building", Info, {
@@ -592,15 +595,18 @@ fn by_whom(by: &str, reason: Option<&str>) -> String {
 fn ineligible(cause: &str, reason: Option<&str>, by: Option<&str>, to: Option<&str>, wait: Option<Seconds>) -> String {
     let wait = wait.unwrap_or(Seconds(Duration::ZERO));
     let Some(by) = by else {
-        return format!("stepped down, and does not contend again for {wait}: {}", reason.unwrap_or_default());
+        return format!(
+            "this node stepped down, and will not contend again for {wait}: {}",
+            reason.unwrap_or_default()
+        );
     };
     let by = by_whom(by, reason);
     match (cause, to) {
         ("suspended", _) => format!("suspended by {by}; no node leads until `baton resume`"),
         (_, Some(to)) => {
-            format!("leadership goes to {to}; this node is ineligible for up to {wait}, requested by {by}")
+            format!("leadership moves to {to}, and this node is ineligible for up to {wait}; requested by {by}")
         }
-        _ => format!("this node stops leading and is ineligible for {wait}, requested by {by}"),
+        _ => format!("this node stops leading and is ineligible for {wait}; requested by {by}"),
     }
 }
 
@@ -609,7 +615,7 @@ fn reloaded(read: &[String], next_start: &[String], error: Option<&str>) -> Stri
         return format!("{error}; nothing was reloaded");
     }
     let read = match read {
-        [] => "no setting refers to a file".to_owned(),
+        [] => "no setting names a file to reload".to_owned(),
         read => format!("reloaded the files of {}", read.join(", ")),
     };
     match next_start {

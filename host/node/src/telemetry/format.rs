@@ -23,7 +23,7 @@ pub struct Style {
     pub colours: bool,
 }
 
-/// Formats lines. Remembers the greatest width so far of the column before the messages, to keep the messages aligned.
+/// Formats lines. To align the messages, remembers the greatest width so far of the column before them.
 #[derive(Debug)]
 pub(super) struct Formatter {
     style: Style,
@@ -63,8 +63,7 @@ impl Formatter {
         self.width = self.width.max(who.len());
         let message = if is_brief { for_a_developer(&entry.event) } else { None };
         let message = message.unwrap_or_else(|| entry.event.to_string());
-        // People need a trap's backtrace on separate lines. Each is indented, so that it cannot pose as a line of the
-        // log.
+        // A backtrace is easier to read on separate lines. Indent each line, so that it cannot pose as a log line.
         let message = match &entry.event {
             Event::Ended { .. } if is_brief || self.style.terminal => {
                 Cow::Owned(escape_lines(&message).replace('\n', "\n             "))
@@ -127,10 +126,10 @@ fn for_a_developer(event: &Event) -> Option<String> {
     match event {
         Event::VersionRejected { module, reason, fallback } => {
             let runs = fallback.as_ref().map(|fallback| format!("; {fallback} runs again")).unwrap_or_default();
-            Some(format!("module {module} failed: {reason}{runs}; save a file to build another"))
+            Some(format!("module {module} failed: {reason}{runs}; save a file to build again"))
         }
         Event::VersionAccepted { module } => Some(format!("module {module} works")),
-        Event::ModuleRefused { source, error, .. } => Some(format!("{source}: {error}; save a file to build another")),
+        Event::ModuleRefused { source, error, .. } => Some(format!("{source}: {error}; save a file to build again")),
         _ => None,
     }
 }

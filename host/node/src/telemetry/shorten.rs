@@ -1,12 +1,12 @@
-//! Limits on the strings in an event, which may come from a guest, a store or a registry. They limit the length of
-//! lines and the memory of the queue.
+//! Limits on the strings in an event, which may come from a guest, a store or a registry. Without limits, such strings
+//! could make lines too long and the queue too large.
 
 use baton_runtime::{LONGEST_LINE, LogLevel, Usage};
 
 use super::event::{GuestStream, Seconds};
 use super::{Ended, Event};
 
-/// Maximum length of the context that a guest may log, and of names that others wrote, in bytes.
+/// Maximum length of a guest's log context, and of names that come from outside the host, in bytes.
 const LONGEST_CONTEXT: usize = 256;
 
 /// A part of an event, whose strings can be cut to [`LONGEST_LINE`].
@@ -54,7 +54,7 @@ impl Event {
             Self::Reclaimed { from, incarnation } => {
                 [from, incarnation].into_iter().for_each(|text| cut(text, LONGEST_CONTEXT));
             }
-            // These are proposals to copy. Part of one would be useless, so remove a proposal that is too long.
+            // Users copy these proposals. A cut proposal would be useless, so remove one that is too long.
             Self::RequestRefused { setting, flag, .. } => {
                 [setting, flag].into_iter().for_each(|proposal| {
                     proposal.take_if(|text| text.len() > LONGEST_LINE);
@@ -79,7 +79,7 @@ impl Event {
             | Self::Ineligible { by: None, reason: Some(text), .. }
             | Self::VersionRejected { reason: text, .. }
             | Self::CapabilityDenied { what: text, .. } => WITHHELD.clone_into(text),
-            // It may have been the coordinator that requested the step-down.
+            // The coordinator itself may have requested the step-down, and written the message.
             Self::Stopping { reason: "step-down", message, .. } => WITHHELD.clone_into(message),
             Self::RequestRefused { origin, reason, setting, flag } => {
                 origin.clear();
@@ -97,7 +97,7 @@ fn cut(text: &mut String, longest: usize) {
         let end = text.floor_char_boundary(longest);
         let more = text.len() - end;
         text.truncate(end);
-        text.push_str(&format!(" … and {more} bytes more"));
+        text.push_str(&format!(" … and {more} more bytes"));
         // Free the memory of the text that was cut.
         text.shrink_to_fit();
     }

@@ -93,12 +93,12 @@ fn brief_format_shows_only_what_concerns_a_developer() {
         after_time,
         [
             "  INFO   building: make".to_owned(),
-            "  INFO term 7  started: module sha256:6b86b273ff34 runs after 3ms, and replaces sha256:d4735e3a265e; 3ms without \
-             an instance"
+            "  INFO term 7  started: module sha256:6b86b273ff34 is running after 3ms, replacing sha256:d4735e3a265e; \
+             3ms without an instance"
                 .to_owned(),
             format!("   out term 7  | {one} sha256:none sha256:é"),
-            format!(" ERROR         module_refused: job.wasm: use --pin {one}; save a file to build another"),
-            format!(" ERROR         module_refused: job.wasm: use --pin {one}; save a file to build another"),
+            format!(" ERROR         module_refused: job.wasm: use --pin {one}; save a file to build again"),
+            format!(" ERROR         module_refused: job.wasm: use --pin {one}; save a file to build again"),
             format!(
                 "  WARN term 7  request_refused: no; to allow it: allow-http = ['https://x/{one}'] in baton.toml, or \
                  --allow-http https://x/{one}"
@@ -158,7 +158,7 @@ fn long_reasons_are_cut_to_the_length_of_a_line() {
             let line = &lines(style, |log| log.emit(None, event.clone()))[0];
             let parts = if matches!(event, Event::RequestRefused { .. }) { 2 } else { 1 };
             assert!(line.len() < parts * (LONGEST_LINE + 500), "{} bytes", line.len());
-            assert!(line.contains(&format!(" … and {} bytes more", (1 << 20) - LONGEST_LINE)), "{}", &line[..200]);
+            assert!(line.contains(&format!(" … and {} more bytes", (1 << 20) - LONGEST_LINE)), "{}", &line[..200]);
         }
     }
     let half = Event::RequestRefused {
@@ -174,7 +174,7 @@ fn long_reasons_are_cut_to_the_length_of_a_line() {
 #[test]
 fn long_line_is_cut_at_a_character_boundary() {
     let line = &lines(TEXT, |log| log.emit(None, output("ü".repeat(LONGEST_LINE))))[0];
-    assert!(line.ends_with(&format!("ü … and {LONGEST_LINE} bytes more")), "{}", &line[line.len() - 60..]);
+    assert!(line.ends_with(&format!("ü … and {LONGEST_LINE} more bytes")), "{}", &line[line.len() - 60..]);
 }
 
 #[test]
@@ -186,12 +186,12 @@ fn unread_pipe_blocks_no_thread_and_drops_are_reported() {
     for n in 0..total {
         log.emit(Some(1), output(format!("{n} {}", "x".repeat(200))));
     }
-    // The guest has used up its share, but there is still room for the host's own events.
+    // The guest's share of the queue is full, but the host's own events still have room.
     for _ in 0..CAPACITY {
         log.emit(Some(1), Event::Released {});
     }
 
-    // Read in a separate thread, so that a missing line makes this test fail rather than hang.
+    // Read in a separate thread: if a line is missing, this test then fails instead of hanging.
     let (send, lines) = mpsc::channel();
     let reading = std::thread::spawn(move || {
         BufReader::new(reader).lines().for_each(|line| send.send(line.unwrap()).unwrap());
@@ -207,7 +207,7 @@ fn unread_pipe_blocks_no_thread_and_drops_are_reported() {
         }
         output + dropped
     };
-    // All lines are accounted for while the host is still running, not only when it exits.
+    // Each line is either written or counted as dropped while the host is still running, not only when it exits.
     while count(Patience::poll(Duration::from_millis(1), || lines.try_recv().ok()).unwrap()) < total {}
     assert!(writer.shutdown(Duration::from_secs(60)));
     reading.join().unwrap();
@@ -219,19 +219,19 @@ fn unread_pipe_blocks_no_thread_and_drops_are_reported() {
     assert_eq!(released, CAPACITY);
 }
 
-/// Returns a pipe, and a second handle to its writing end.
+/// Returns the two ends of a pipe, and a second handle to the writing end.
 fn pipe() -> (PipeReader, PipeWriter, PipeWriter) {
     let (reader, pipe) = io::pipe().unwrap();
     let another = pipe.try_clone().unwrap();
     (reader, pipe, another)
 }
 
-/// Waits until the pipe is full, and returns the number of bytes in the pipe.
+/// Waits until the pipe is full. Returns the number of bytes in it.
 fn wait_full(pipe: &PipeWriter) -> usize {
     let give_up = Instant::now() + Duration::from_secs(60);
     loop {
         let mut fds = [PollFd::new(pipe, PollFlags::OUT)];
-        // If a pipe stays full for this long, nobody is reading it.
+        // Nobody is reading from a pipe that stays full for this long.
         if poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 })).unwrap() == 0 {
             return usize::try_from(rustix::io::ioctl_fionread(pipe).unwrap()).unwrap();
         }
@@ -251,7 +251,7 @@ fn deadline_in(length: Duration) -> Deadline {
     Deadline::new(clock, at)
 }
 
-/// Returns the term and the number of dropped lines from each `output_dropped` event.
+/// Returns the term, and the number of dropped lines, of each `output_dropped` event.
 fn dropped(json: &str) -> Vec<(Option<u64>, u64)> {
     let lines = json.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect(line));
     let dropped = lines.filter(|line| line["event"] == "output_dropped");
@@ -278,7 +278,7 @@ fn line_is_never_written_after_its_deadline() {
         let after = reading.join().unwrap();
         assert!(before.lines().count() > 10, "{before}");
         assert!(!after.contains("xxx"), "a line was written after its deadline: {after}");
-        // Losses are reported before the next entry.
+        // Dropped lines are reported before the next entry.
         let (first, second) = after.split_once('\n').unwrap();
         assert!(first.contains("output_dropped") && second.contains("released"), "{after}");
         if style == JSON {
@@ -292,7 +292,7 @@ fn long_line_ends_where_its_deadline_passes() {
     let (mut reader, pipe, full) = pipe();
     let (log, writer) = Log::start(JSON, &node(), Box::new(pipe)).unwrap();
     let deadline = deadline_in(Duration::from_secs(3600));
-    // The writer writes each line in two pieces, so the pipe may contain only half of the last line.
+    // The writer writes each line in two pieces, so a full pipe may end in the middle of a line.
     for _ in 0..100 {
         log.emit_output(7, output("x".repeat(6000)), &deadline);
         log.emit(None, output("x".repeat(10)));
@@ -325,7 +325,7 @@ fn lines_past_deadline_are_dropped_and_events_are_written() {
         log.emit(Some(9), Event::Released {});
     });
     let text = lines.join("\n");
-    // A fast writer reports each dropped line separately, so add up the reports.
+    // If the writer is fast, it reports each dropped line separately. Add up these reports.
     let lost = |term| dropped(&text).iter().filter(|(of, _)| *of == Some(term)).map(|(_, lines)| lines).sum::<u64>();
     assert_eq!((lost(7), lost(8), lost(9)), (2, 1, 0), "{text}");
     assert!(!text.contains("too late") && text.contains("in time"), "{text}");
@@ -341,7 +341,7 @@ async fn written_completes_once_all_lines_are_written() {
     kept.rewind().unwrap();
     let text = io::read_to_string(kept).unwrap();
     assert_eq!(text.lines().count(), 500, "{text}");
-    // After the writer has ended, no caller waits for it.
+    // Once the writer has ended, `written` returns immediately.
     assert!(writer.shutdown(Duration::from_secs(60)));
     log.written().await;
 }
@@ -354,7 +354,7 @@ fn shutdown_gives_up_on_an_unread_pipe() {
         log.emit(None, output("x".repeat(1000)));
     }
     assert!(!writer.shutdown(Duration::from_millis(200)));
-    // Once the pipe is read again, the thread can end.
+    // Now that the pipe is being read, the writer's thread can end.
     assert!(reader.read_to_end(&mut Vec::new()).unwrap() > 0);
 }
 
@@ -386,8 +386,8 @@ fn starting_event_states_the_promises_of_the_timing() {
         event.to_string(),
         format!(
             "baton {}, node web-1-0, store azure://account/box, module {} from x.wasm, lease 15s; at worst: takeover \
-             after a crash 16.25s, hand-off 8.7s; tolerates a store outage of 5.75s, a hidden pause of 550ms, a clock that \
-             is 3.7% slow",
+             after a crash 16.25s, hand-off 8.7s; tolerates a store outage of 5.75s, an undetected pause of 550ms, and \
+             a clock that is 3.7% slow",
             env!("CARGO_PKG_VERSION"),
             Digest::of(b"")
         )
@@ -440,7 +440,7 @@ fn event_names_match_the_variants() {
 
 #[test]
 fn docs_list_every_event_and_its_fields_once() {
-    // JSON events omit these fields, because every line already contains the node and the level.
+    // JSON events omit these fields: every JSON line contains the node and the level anyway.
     const SKIPPED: [(&str, &str); 2] = [("starting", "node"), ("output", "level")];
     let mut in_code: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, fields) in Event::KINDS {
@@ -461,7 +461,7 @@ fn docs_list_every_event_and_its_fields_once() {
     }
     assert_eq!(in_docs, in_code);
 
-    // The first column of the tables contains only names of events, with the exception of one error.
+    // The first column of these tables contains only the names of events. The only exception is one error.
     let help = include_str!("../../../../docs/troubleshooting.md");
     let rows = help.split("| the log says |").skip(1).flat_map(|table| {
         table.lines().skip(2).take_while(|line| line.starts_with('|')).map(|row| row.split('`').nth(1).unwrap())

@@ -21,7 +21,7 @@ const MOST_PROBLEMS: usize = 20;
 /// Maximum length of one problem, in characters. The rest is cut off.
 const LONGEST_PROBLEM: usize = 500;
 
-/// Maximum number of imports and exports together. No tool produces more, and each takes host memory.
+/// Maximum total number of imports and exports. Each takes host memory, and no tool produces more than this.
 const MOST_INTERFACES: usize = 10_000;
 /// Maximum nesting depth of components, for the same reasons.
 const DEEPEST: u32 = 1_000;
@@ -32,7 +32,7 @@ const DEEPEST: u32 = 1_000;
 pub enum ModuleKind {
     /// Built for Baton: exports the contract's `task`.
     Coordinator,
-    /// A program with a `main` that is not specific to Baton and exports `wasi:cli/run`.
+    /// An ordinary program with a `main`, not built for Baton: exports `wasi:cli/run`.
     Command,
 }
 
@@ -45,7 +45,7 @@ pub struct Import {
     pub granted: bool,
     /// The condition for the grant, or the consequence of not having the grant; empty if granted.
     pub needs: String,
-    /// True if the interface can be imported, with or without a grant.
+    /// True if a component can import the interface, whether it is granted or not.
     #[serde(skip)]
     is_there: bool,
 }
@@ -71,10 +71,10 @@ impl Interfaces {
         found
     }
 
-    /// Reads the interfaces from the bytes of a component. This costs next to nothing.
+    /// Reads the interfaces from the bytes of a component. This is fast, since nothing is compiled.
     pub(crate) fn in_bytes(component: &[u8]) -> wasmparser::Result<Self> {
         let mut found = Self::none();
-        // Imports and exports of nested modules and components do not count.
+        // Skip the imports and exports of nested modules and components.
         let mut depth = 0_u32;
         for payload in Parser::new(0).parse_all(component) {
             match payload? {
@@ -109,8 +109,8 @@ impl Interfaces {
     }
 }
 
-/// Returns true if a module ends where its sections say. A module that is nested too deeply counts as complete, since
-/// the parser would allocate memory for each level.
+/// Returns true if the file contains the whole module, as far as the lengths of its sections show. A module that is
+/// nested too deeply counts as complete: it is not checked, since the parser would allocate memory for each level.
 pub fn is_complete(module: &[u8]) -> bool {
     let mut depth = 0_u32;
     for payload in Parser::new(0).parse_all(module) {
@@ -127,7 +127,7 @@ pub fn is_complete(module: &[u8]) -> bool {
     true
 }
 
-/// The kind and the interfaces of a component, and the problems that keep it from running here.
+/// A component's kind and interfaces, and the problems that prevent it from running here.
 pub(crate) struct Judged {
     pub kind: Option<ModuleKind>,
     pub imports: Vec<Import>,
@@ -146,7 +146,7 @@ pub(crate) fn judge(Interfaces { imports, exports, is_too_much }: Interfaces) ->
     let imports: Vec<Import> = imports.iter().map(|name| import(name)).collect();
     let (kind, lack) = kind(&exports).map_or_else(|lack| (None, Some(lack)), |kind| (Some(kind), None));
     let mut problems: Vec<String> = lack.into_iter().collect();
-    // Grouped by package: a language's runtime may import a dozen interfaces of one package.
+    // Group the problems by package, since a language's runtime may import a dozen interfaces of one package.
     let mut missing: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for import in imports.iter().filter(|import| !import.is_there) {
         let package = import.name.split('/').next().unwrap_or_default();
@@ -190,7 +190,7 @@ fn kind(exports: &[String]) -> Result<ModuleKind, String> {
     match exports.iter().find_map(|export| export.strip_prefix(COMMAND)) {
         Some(version) if version.starts_with("0.2.") => Ok(ModuleKind::Command),
         Some(version) => Err(format!(
-            "it is a command for WASI {version}, and this host supports 0.2: build it for the target wasm32-wasip2"
+            "it is a command for WASI {version}, but this host supports 0.2: build it for the target wasm32-wasip2"
         )),
         None => Err(format!(
             "it exports neither {task}{CONTRACT_VERSION} (a coordinator) nor wasi:cli/run (a command): build a \
@@ -212,18 +212,18 @@ fn import(name: &str) -> Import {
 /// The WASI version that this host supports: the version of the packages in wasmtime-wasi 48 and wasmtime-wasi-http 48.
 const WASI_VERSION: &str = "0.2.12";
 
-/// Returns the version of an import if it is a WASI 0.2 version newer than this host's. Such an import works here if it
-/// needs nothing that the newer version added.
+/// Returns the version of an import if it is a WASI 0.2 version newer than this host's. Such an import works here
+/// unless it uses something that the newer version added.
 pub(crate) fn newer_wasi(import: &str) -> Option<&str> {
     let (_, version) = import.strip_prefix("wasi:")?.rsplit_once('@')?;
     (is_wasi_0_2(import) && numbers(version) > numbers(WASI_VERSION)).then_some(version)
 }
 
-/// The reason why a component does not link, if it imports a newer WASI than this host's.
+/// Returns a likely reason why a component does not link: it imports a newer WASI version than this host's.
 pub(crate) fn needs_newer_wasi(Interfaces { imports, .. }: &Interfaces) -> Option<String> {
     let newest = imports.iter().filter_map(|import| newer_wasi(import)).max_by_key(|version| numbers(version))?;
     Some(format!(
-        "it is built for WASI {newest}, and this host supports {WASI_VERSION}: update the host, or build it with tools \
+        "it is built for WASI {newest}, but this host supports {WASI_VERSION}: update the host, or build it with tools \
          for {WASI_VERSION} or older"
     ))
 }
@@ -232,7 +232,7 @@ fn is_wasi_0_2(name: &str) -> bool {
     name.rsplit_once('@').is_some_and(|(_, version)| version.starts_with("0.2."))
 }
 
-/// Returns the condition for granting an import; empty if it is granted.
+/// Returns why an import is not granted, with the remedy if there is one; empty if the import is granted.
 fn what_it_needs(import: &str) -> String {
     let (interface, version) = import.split_once('@').unwrap_or((import, ""));
     if GRANTED.contains(&interface) {
@@ -253,7 +253,7 @@ fn what_it_needs(import: &str) -> String {
     "this host does not support it".to_owned()
 }
 
-/// The compatibility of the version that a component is built for with this host's version, from best to worst.
+/// Compatibility between the version that a component was built for and this host's version, from best to worst.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Fit {
     /// This host has the version, or a compatible later one.
@@ -267,7 +267,7 @@ enum Fit {
 }
 
 impl Fit {
-    /// Returns what to do; empty if the version fits.
+    /// Returns advice for the module's author; empty if the version fits.
     fn remedy(self) -> String {
         let known = CONTRACT_VERSION;
         match self {
@@ -330,7 +330,7 @@ mod tests {
         }
     }
 
-    /// Builds a component with the names of a coordinator's interfaces in this version.
+    /// Builds a component that imports and exports this version of the coordinator interfaces.
     fn coordinator(version: &str) -> Vec<u8> {
         wat::parse_str(format!(
             r#"(component
@@ -354,7 +354,7 @@ mod tests {
                 None => assert_eq!((kind, problems), (Some(ModuleKind::Coordinator), Vec::new())),
                 Some(remedy) => {
                     assert_eq!(kind, None, "{version}");
-                    // One problem is for the export, the other for the import.
+                    // One problem is about the export, the other about the import.
                     assert_eq!(problems.len(), 2, "{problems:?}");
                     for problem in problems {
                         for part in [version, CONTRACT_VERSION, remedy] {
@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn oversized_component_is_not_read_to_its_end() {
-        // Encodes the size of a section or a count as LEB128.
+        // Encodes a size or a count as LEB128.
         fn leb(number: usize) -> Vec<u8> {
             let bytes = [0, 7, 14, 21].map(|shift| u8::try_from(number >> shift & 0x7f).unwrap() | 0x80);
             [&bytes[..], &[u8::try_from(number >> 28).unwrap()]].concat()
@@ -418,14 +418,14 @@ mod tests {
             assert!(problems[0].contains("more than 10000 imports") && problems.len() == 1, "{problems:?}");
         }
         assert!(!Interfaces::in_bytes(&nested(999)).unwrap().is_too_much);
-        // The deepest level is not read, so nothing detects that its last byte is missing.
+        // The deepest level is not read, so nothing notices that its last byte is missing.
         let mut deep = nested(1_001);
         deep.pop();
         assert!(Interfaces::in_bytes(&deep).unwrap().is_too_much && is_complete(&deep));
         assert!(!is_complete(&importing(1)[..12]) && is_complete(&importing(1)));
     }
 
-    /// A version that [`fit`] accepts must link in wasmtime, and its exports must be found.
+    /// If [`fit`] accepts a version, wasmtime must be able to link it, and its exports must be found.
     #[test]
     fn component_for_an_earlier_patch_links_with_a_later_host() {
         let engine = Engine::new().unwrap();
@@ -439,7 +439,7 @@ mod tests {
             let mut instance = linker.instance(&format!("baton:trial/import@{host}")).unwrap();
             instance.func_wrap("f", |_, (): ()| Ok(())).unwrap();
             assert_eq!(linker.instantiate_pre(&component).is_ok(), links, "{host}");
-            // The generated bindings look up their exports this way.
+            // The generated bindings look up exports in this way.
             let export = component.get_export_index(None, format!("baton:trial/export@{host}"));
             assert_eq!(export.is_some(), links, "{host}");
         }

@@ -1,6 +1,7 @@
 //! Reads, compiles and links modules: components, and core modules that can be wrapped as components.
 //!
-//! A host holds the code of a [`Module`] but runs none of it. Only a template maps the code and links it ([`Linked`]).
+//! A host holds the code of a [`Module`] but runs none of it. The code is mapped and linked ([`Linked`]) only in a
+//! template.
 
 pub(crate) mod backtrace;
 pub(crate) mod component_size;
@@ -74,13 +75,13 @@ pub enum ModuleError {
         "the module {0} is not WebAssembly: it must be a component, as built by `cargo build --target wasm32-wasip2`"
     )]
     NotWasm(String),
-    /// A core module without the information that is needed to wrap it.
+    /// The file is a core module that lacks the information needed to wrap it.
     #[error(
         "the module {0} is a core module, not a component, and cannot be wrapped: it has no component types and does \
          not import WASI preview 1; build it with `--target wasm32-wasip2`, or wrap it with `wasm-tools component new`"
     )]
     CoreModule(String),
-    /// A core module that could not be wrapped.
+    /// The file is a core module that could not be wrapped.
     #[error(
         "the core module {module} cannot be wrapped as a component: {why}; build it with tools of the same \
          release, or wrap it with `wasm-tools component new`"
@@ -91,7 +92,7 @@ pub enum ModuleError {
         /// The reason.
         why: String,
     },
-    /// A component that wasmtime does not accept.
+    /// The file is a component that wasmtime rejects.
     #[error("the module {module} cannot be compiled: {why}")]
     Invalid {
         /// Name of the module: its file, or its digest.
@@ -99,7 +100,7 @@ pub enum ModuleError {
         /// The reason.
         why: String,
     },
-    /// A component for another world.
+    /// The file is a component whose imports or exports do not fit this host.
     #[error("the module {module} cannot run here: {}", .problems.join("; "))]
     Unsuitable {
         /// Name of the module: its file, or its digest.
@@ -118,13 +119,14 @@ pub struct Module {
     code: Arc<File>,
 }
 
-/// Properties of a module. They are stored in one file with its code, after the code.
+/// Properties of a module. They are stored in the file that contains the module's code, after the code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Outline {
     pub(crate) kind: ModuleKind,
-    /// True if the module uses state, which its term must claim before it starts.
+    /// True if the module uses state. The state must then be claimed for a term before the term's instance starts.
     pub(crate) uses_state: bool,
-    /// True if the module asks for folders at startup even if its program needs none, as a preview 1 module does.
+    /// True if the module always asks for folders at startup, as a preview 1 module does, whether or not its program
+    /// needs them.
     pub(crate) asks_for_folders: bool,
     /// True if instantiation runs no code of the module.
     pub(crate) is_inert: bool,
@@ -135,7 +137,7 @@ pub struct Outline {
 pub const OUTLINE: usize = 9;
 
 impl Outline {
-    /// Builds the outline of a component that was made from the module `bytes`. Returns `None` if the host cannot run
+    /// Builds the outline of `component`, which was made from the module `bytes`. Returns `None` if the host cannot run
     /// the component.
     fn of(component: &[u8], ComponentSize { instances, is_inert, .. }: ComponentSize, bytes: &[u8]) -> Option<Self> {
         let Judged { kind, imports, .. } = judge(Interfaces::in_bytes(component).ok()?);
@@ -143,7 +145,8 @@ impl Outline {
         Some(Self { kind: kind?, uses_state, asks_for_folders: is_for_preview1(bytes), is_inert, instances })
     }
 
-    /// Encodes the outline: the number of instances (little endian), then one bit for each other property.
+    /// Encodes the outline: the number of instances (little endian), followed by one bit for each of the other
+    /// properties.
     pub fn to_bytes(self) -> [u8; OUTLINE] {
         let bits = [self.kind == ModuleKind::Command, self.uses_state, self.asks_for_folders, self.is_inert];
         let bits = bits.iter().rev().fold(0, |bits, bit| bits << 1 | u8::from(*bit));
@@ -170,7 +173,7 @@ impl Outline {
 pub(crate) struct Linked {
     pub(crate) engine: Engine,
     pub(crate) entry: EntryPoint,
-    /// Number of core instances, memories or tables, whichever are most.
+    /// The highest of three numbers: core instances, memories and tables.
     pub(crate) instances: u64,
     pub(crate) outline: Outline,
 }
@@ -191,7 +194,7 @@ pub struct Inspection {
     pub runs: bool,
     /// Kind of the module; `None` if this host cannot run it.
     pub kind: Option<ModuleKind>,
-    /// The way in which a core module was wrapped; `None` if the file is a component.
+    /// The kind of core module that was wrapped; `None` if the file is a component.
     pub wrapped: Option<Wrapped>,
     /// The world that the module targets, with its version.
     pub world: Option<String>,
@@ -225,8 +228,8 @@ impl Module {
         Ok(Self::new(&bytes, outline, file))
     }
 
-    /// Compiles a module, after all checks that need no compilation. The result is valid in every process of this same
-    /// program that has an equal engine. `name` is for error messages.
+    /// Checks a module as far as possible without compiling it, and then compiles it. The result is valid in every
+    /// process that runs this same program with an equal engine. `name` is for error messages.
     ///
     /// # Errors
     /// [`ModuleError`] says why the module cannot run here.
@@ -240,7 +243,7 @@ impl Module {
         Ok((code, outline))
     }
 
-    /// Creates the module of these bytes, with the code and outline that [`Module::precompile`] returned.
+    /// Creates a module from its bytes, and from the code and outline that [`Module::precompile`] returned for them.
     pub fn new(bytes: &[u8], outline: Outline, code: File) -> Self {
         Self { digest: Digest::of(bytes), size: bytes.len() as u64, outline, code: Arc::new(code) }
     }
@@ -257,7 +260,8 @@ impl Module {
         }
     }
 
-    /// Compiles a module and returns its properties, even if it would not run here. `name` is the name of the module.
+    /// Compiles a module and returns its properties, even if the module would not run here. `name` identifies the
+    /// module in the result.
     ///
     /// # Errors
     /// [`ModuleError`] if the module is not a component and cannot be wrapped as one, or does not compile.
@@ -331,10 +335,10 @@ impl Module {
 }
 
 impl Linked {
-    /// Maps and links the code of a module that has this outline.
+    /// Maps and links the code of the module with this outline.
     ///
     /// # Errors
-    /// Says why the module cannot run here.
+    /// Returns the reasons why the module cannot run here.
     ///
     /// # Safety
     /// The file must begin with the code that [`Module::precompile`] returned and must never change: the code is run.
@@ -402,13 +406,13 @@ fn as_component<'a>(
     }
 }
 
-/// Measures a component before it is compiled. Refuses one whose instantiation would take too many steps.
+/// Measures a component before it is compiled. Rejects it if instantiating it would take too many steps.
 fn measure_component(name: &str, component: &[u8]) -> Result<ComponentSize, ModuleError> {
     let counted = component_size(component).map_err(|error| invalid(name, &error))?;
     if counted.steps > MOST_STEPS {
         let steps = counted.steps;
         let why = format!(
-            "instantiating it takes {steps} steps, including its globals and segments, and the limit is {MOST_STEPS}: \
+            "instantiating it takes {steps} steps, including its globals and segments, but the limit is {MOST_STEPS}: \
              simplify the module"
         );
         return Err(ModuleError::Invalid { module: name.to_owned(), why });
@@ -424,8 +428,8 @@ fn invalid(name: &str, error: &wasmtime::Error) -> ModuleError {
     ModuleError::Invalid { module: name.to_owned(), why: plain(error) }
 }
 
-/// Checks a component by its bytes. Accepts damaged bytes: the compiler rejects them later, with a more detailed
-/// message.
+/// Checks a component's interfaces without compiling it. Accepts damaged bytes, since the compiler later rejects them
+/// with a more detailed message.
 fn check(name: &str, component: &[u8]) -> Result<(), ModuleError> {
     match Interfaces::in_bytes(component).map(judge) {
         Ok(Judged { problems, .. }) if !problems.is_empty() => {
@@ -438,8 +442,8 @@ fn check(name: &str, component: &[u8]) -> Result<(), ModuleError> {
 /// Does all the work that can be done before the instance's term begins.
 fn prepare(engine: &Engine, component: &Component, kind: ModuleKind) -> wasmtime::Result<EntryPoint> {
     let entry = enter(engine, component, kind)?;
-    // Create the memory image now, or the first instance would wait for it. The image may contain an interpreter of 20
-    // MB.
+    // Create the memory image now, so that the first instance does not have to wait for it. The image may contain a 20
+    // MB interpreter.
     component.initialize_copy_on_write_image()?;
     Ok(entry)
 }

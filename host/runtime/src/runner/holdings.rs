@@ -1,9 +1,9 @@
 //! The resources of one instance and their limits: its own memory and tables, its handles, its open files, and the
-//! memory that the host keeps for them.
+//! memory that the runner keeps for handles and files.
 //!
-//! The host's memory cannot be measured directly. Each call that leaves data behind adds an upper bound on the size of
-//! that data to a sum. If the sum exceeds the limit, the actual size is computed ([`weight`]). So the sum is exact when
-//! it matters, and costs almost nothing otherwise. Tiny handles are limited only by their number.
+//! That memory cannot be measured directly. Instead, each call that leaves data behind adds an upper bound on the size
+//! of the data to a sum. Only if the sum exceeds the limit is the actual size computed ([`weight`]). So the sum is
+//! exact when it matters, and costs almost nothing otherwise. For tiny handles, only their number is limited.
 
 use std::any::Any;
 use std::sync::atomic::Ordering;
@@ -23,10 +23,11 @@ use baton_base::clock::Clock;
 /// Minimum interval between two counts of the handles.
 const COUNT_HANDLES_EVERY: Duration = Duration::from_millis(100);
 
-/// Number of calls of [`Holdings::table`] after which the clock is read to check whether a count is due.
+/// Number of calls to [`Holdings::table`] between two checks of whether a count is due. Each check reads the clock.
 const LOOK_EVERY: u32 = 64;
 
-/// Memory that the host may keep for an instance (bytes), in addition to the instance's granted but unused memory.
+/// Memory (bytes) that the runner may keep for an instance, in addition to the memory that the instance was granted but
+/// does not use.
 const KEPT: u64 = 16 << 20;
 
 /// The resources of one instance, and the reports made about them.
@@ -38,22 +39,23 @@ pub(crate) struct Holdings {
     output: Arc<dyn Output>,
     clock: Clock,
     handles_counted: Time,
-    /// Number of calls of [`Self::table`] since the clock was last read.
+    /// Number of calls to [`Self::table`] since the clock was last read.
     asked: u32,
-    /// Upper bound on the memory that the host keeps for the instance, in bytes.
+    /// Upper bound on the memory that the runner keeps for the instance (bytes).
     kept: u64,
     /// The files that the instance has opened. Some may have been closed since.
     files: Vec<Weak<dyn Any + Send + Sync>>,
-    /// A token, cloned for each buffer whose size cannot be measured.
+    /// A token that is cloned for each buffer whose size cannot be measured. Its reference count shows how many such
+    /// buffers exist.
     buffers: Arc<()>,
-    /// Limits that were reported as nearly reached.
+    /// Limits that have been reported as nearly reached.
     told: Vec<LimitKind>,
     refused: Vec<&'static str>,
 }
 
-/// The error if an instance asks for more than a limit allows, with the remedy.
+/// The instance asked for more than a limit allows. The message includes the remedy.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("the coordinator asked for {what}, which it is not granted: {remedy}")]
+#[error("the coordinator asked for {what}, which it has not been granted: {remedy}")]
 pub(crate) struct TooMuch {
     what: String,
     remedy: String,
@@ -79,7 +81,7 @@ impl Holdings {
         }
     }
 
-    /// Returns the handles. wasmtime does not report new ones, so they are counted from time to time.
+    /// Returns the handles. Since wasmtime does not report new handles, this also counts them from time to time.
     pub(crate) fn table(&mut self) -> &mut ResourceTable {
         self.asked += 1;
         if self.asked >= LOOK_EVERY {
@@ -89,20 +91,21 @@ impl Holdings {
         &mut self.table
     }
 
-    /// Returns how much memory of its own the instance uses (bytes).
+    /// Returns the size of the instance's own memory (bytes).
     pub(crate) fn memory(&self) -> u64 {
         self.tally.memory.load(Ordering::Relaxed)
     }
 
-    /// Records the number of core instances, memories or tables that an instance is about to have, capped at the limit.
+    /// Records how many core instances, memories or tables the instance is about to have. Caps the number at the limit.
     pub(crate) fn has_instances(&self, number: u64) {
         self.tally.instances.store(number.min(self.limits.instances), Ordering::Relaxed);
     }
 
-    /// Reserves up to `bytes` of the host's memory.
+    /// Reserves up to `bytes` of the runner's memory.
     ///
     /// # Errors
-    /// [`TooMuch`] if that exceeds the limit; nothing is reserved then. Only the first such error is reported.
+    /// [`TooMuch`] if the reservation would exceed the limit; nothing is then reserved. Only the first such error is
+    /// reported to the host.
     pub(crate) fn keep(&mut self, bytes: usize) -> Result<(), TooMuch> {
         if self.has_room(bytes as u64, self.memory()) {
             self.kept = self.kept.saturating_add(bytes as u64);
@@ -133,7 +136,7 @@ impl Holdings {
     /// Checks that the instance may open one more file, or list one more folder.
     ///
     /// # Errors
-    /// [`TooMuch`] if the limit on open files is reached. Only the first such error is reported.
+    /// [`TooMuch`] if the limit on open files is reached. Only the first such error is reported to the host.
     pub(crate) fn open(&mut self) -> Result<(), TooMuch> {
         let (limit, open) = (self.limits.files, self.open_files());
         if open < limit {
@@ -144,7 +147,7 @@ impl Holdings {
             "files",
             TooMuch {
                 what: format!("more than {limit} open files, folders and listings"),
-                remedy: "no setting raises this limit: close some".to_owned(),
+                remedy: "no setting raises this limit: close some of them".to_owned(),
             },
         ))
     }
@@ -161,13 +164,13 @@ impl Holdings {
         self.files.len() as u64
     }
 
-    /// Returns how much memory the host may keep (bytes) while the instance itself uses `memory` bytes.
+    /// Returns how many bytes the runner may keep while the instance itself uses `memory` bytes.
     fn may_keep(&self, memory: u64) -> u64 {
         self.limits.memory.saturating_add(KEPT).saturating_sub(memory)
     }
 
-    /// Returns true if the host may keep `more` bytes while the instance itself uses `memory` bytes. Weighs the handles
-    /// only if needed.
+    /// Returns true if the runner may keep another `more` bytes while the instance itself uses `memory` bytes. Computes
+    /// the actual size of the handles only if needed.
     fn has_room(&mut self, more: u64, memory: u64) -> bool {
         let may_be = self.may_keep(memory);
         let fits = |kept: u64| kept.saturating_add(more) <= may_be;
@@ -181,7 +184,7 @@ impl Holdings {
         self.kept
     }
 
-    /// Counts and weighs the handles, if a count is due.
+    /// Counts the handles and computes their size, if a count is due.
     fn look(&mut self) {
         let now = self.clock.now();
         if now.since(self.handles_counted) >= COUNT_HANDLES_EVERY {
@@ -196,8 +199,8 @@ impl Holdings {
     }
 
     /// Determines the peak number of handles when the instance ends. A table never gives up a slot, so the peak is the
-    /// number of all its slots, used or free. To count the free slots, this sets the capacity to 0 and adds handles:
-    /// the table then accepts new handles only in its free slots.
+    /// total number of slots, used and free. To count the free slots, this function sets the table's capacity to 0 and
+    /// adds handles until the table refuses: it then accepts new handles only in free slots.
     pub(crate) fn finish(&mut self) {
         self.weigh();
         let held = self.table.iter_mut().count() as u64;
@@ -214,7 +217,7 @@ impl Holdings {
         }
     }
 
-    /// Reports that the instance was refused more of a resource, once for each `kind`.
+    /// Reports that the instance was refused more of a resource. Reports this only once for each `kind`.
     fn refuse(&mut self, kind: &'static str, why: TooMuch) -> TooMuch {
         let TooMuch { what, remedy } = &why;
         if !self.refused.contains(&kind) {
@@ -232,15 +235,15 @@ impl ResourceLimiter for Holdings {
         let mib = |bytes: u64| bytes.div_ceil(1 << 20);
         if wanted > limit {
             wasmtime::bail!(
-                "the instance needs {} MiB of memory, and its limit is {} MiB; raise `--max-memory`",
+                "the instance needs {} MiB of memory, but its limit is {} MiB; raise `--max-memory`",
                 mib(wanted),
                 limit >> 20
             );
         }
         if !self.has_room(0, wanted) {
             wasmtime::bail!(
-                "the instance needs {} MiB of memory, and the host keeps {} MiB for its handles; the limit for both is \
-                 {} MiB: raise `--max-memory`",
+                "the instance needs {} MiB of memory, and the host {} MiB for its handles, but the limit for both is \
+                 {} MiB; raise `--max-memory`",
                 mib(wanted),
                 mib(self.kept),
                 limit.saturating_add(KEPT) >> 20
@@ -256,7 +259,7 @@ impl ResourceLimiter for Holdings {
         let grown = desired.saturating_sub(current) as u64;
         let wanted = self.tally.table_elements.load(Ordering::Relaxed).saturating_add(grown);
         if wanted > limit {
-            wasmtime::bail!("the instance needs {wanted} table elements, and the limit is {limit}");
+            wasmtime::bail!("the instance needs {wanted} table elements, but the limit is {limit}");
         }
         self.tally.table_elements.store(wanted, Ordering::Relaxed);
         self.near(LimitKind::TableElements, wanted, limit);

@@ -22,13 +22,13 @@ use baton_node::telemetry::{Event, Log};
 /// Pause after a change notification, because an editor often saves several files at once.
 const CALM: Duration = Duration::from_millis(150);
 
-/// Interval between scans while no change notification arrives. Folders shared with another machine send no
+/// Interval between scans while no change notification arrives. Folders that are shared with another machine send no
 /// notifications.
 const POLL: Duration = Duration::from_secs(2);
 /// Interval between scans if the folders cannot be watched.
 const POLL_UNWATCHED: Duration = Duration::from_millis(500);
 
-/// Builds a coordinator while `baton dev` runs it.
+/// Builds the coordinator that `baton dev` runs.
 #[derive(Clone)]
 pub(in crate::commands) struct Workshop {
     builder: Option<Builder>,
@@ -62,7 +62,7 @@ impl Workshop {
     }
 }
 
-/// The build's output file. It is offered only after a build succeeds, because a file from an earlier build is stale.
+/// The build's output file. It is used only once a build has succeeded, because until then it may be stale.
 pub(in crate::commands) struct BuiltFile {
     built: watch::Receiver<bool>,
     file: FileSource,
@@ -72,7 +72,7 @@ pub(in crate::commands) struct BuiltFile {
 impl Source for BuiltFile {
     async fn next(&mut self) -> Result<Offer, SourceError> {
         if self.built.wait_for(|built| *built).await.is_err() {
-            // The workshop has been dropped, because the host is shutting down.
+            // The host is shutting down and has dropped the workshop, so there will be no more builds.
             std::future::pending::<()>().await;
         }
         self.file.next().await
@@ -94,7 +94,7 @@ impl Builder {
         let (mut tree, _) = self.scan(watch.as_ref(), &Arc::default()).await;
         if tree.is_too_large {
             let folder = self.folder.display();
-            let error = format!("{folder} has too many files to watch them all: is it the project's folder?");
+            let error = format!("{folder} has too many files to watch: is it the project's folder?");
             log.emit(None, Event::Error { error });
         }
         loop {
@@ -166,7 +166,7 @@ struct Build {
 
 impl Build {
     fn start(command: &str, folder: &Path) -> io::Result<Self> {
-        // stdout is reserved for the results of this program, so the compiler's output goes to stderr.
+        // stdout is reserved for this program's results, so the compiler's output goes to stderr.
         let errors = io::stderr().as_fd().try_clone_to_owned()?;
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(command).current_dir(folder).stdin(Stdio::null()).stdout(errors).process_group(0);
@@ -176,7 +176,7 @@ impl Build {
 
 impl Drop for Build {
     fn drop(&mut self) {
-        // After the shell has been reaped, `id` is `None`, because another process may have been given the same id.
+        // After the shell has been reaped, `id` returns `None`: the same process id may now belong to another process.
         if let Some(group) = self.shell.id().and_then(|id| Pid::from_raw(id.cast_signed())) {
             // An error means that the group has just exited.
             let _ = kill_process_group(group, Signal::KILL);

@@ -1,7 +1,7 @@
 //! `baton dev`: builds a project, runs the module, and swaps in each new build.
 //!
-//! It works like `baton run` with one node, a store in memory, and a module file that `baton dev` builds. Swaps also
-//! work as in `baton run`.
+//! It works like `baton run` with one node, a store in memory, and a module file that `baton dev` builds. Swaps work as
+//! they do in `baton run`.
 
 mod builder;
 mod hint;
@@ -48,12 +48,13 @@ fn configure(settings: Layer, module: Option<&Path>, around: &Environment) -> an
     let is_missing = |error: &ConfigError| module.is_none() && error.is_of_flag(Key::Module);
     let mut config = resolved.map_err(|error| if is_missing(&error) { nothing_to_run() } else { error })?;
     let [one] = &config.coordinators[..] else {
-        return Err(anyhow!(
-            "baton.toml has several coordinators: name the module of the one to build with `--module`"
-        ));
+        return Err(anyhow!("baton.toml has several coordinators: choose one by naming its module with `--module`"));
     };
     if !matches!(one.module, ModuleSource::File(_)) {
-        return Err(anyhow!("{} is not a file that a build writes: name such a file with `--module`", one.module));
+        return Err(anyhow!(
+            "the module {} is not a file that a build can write: name such a file with `--module`",
+            one.module
+        ));
     }
     config.store = StoreUrl::Memory;
     if config.log_format == Format::Text {

@@ -22,8 +22,8 @@ pub(super) struct Project {
 }
 
 impl Project {
-    /// Finds the project in a folder. `build` overrides the default command for this kind of project. Fails if the kind
-    /// is unknown, or if something that the build needs is missing.
+    /// Finds the project in a folder. `build` overrides the default command for this kind of project. Fails if it
+    /// cannot tell the kind of project, or if something that the build needs is missing.
     pub fn find(folder: &Path, build: Option<&str>) -> anyhow::Result<Self> {
         let others = |build: &str| Self { build: Some(build.to_owned()), module: None, target: None };
         match build {
@@ -122,8 +122,8 @@ impl Package {
             [program] => Ok(format!("{program}.wasm")),
             [] => {
                 bail!(
-                    "the package has nothing to run: make it a program, or a library of type cdylib (`crate-type = \
-                     [\"cdylib\"]`)"
+                    "the package builds nothing that can run: make it a program, or a library of type cdylib \
+                     (`crate-type = [\"cdylib\"]`)"
                 )
             }
             programs => bail!(

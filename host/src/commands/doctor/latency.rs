@@ -10,7 +10,7 @@ use crate::cli::{Finding, Latency};
 
 const RENEWALS: u32 = 48;
 
-/// Returns the duration of each renewal, including any failed attempts, shortest first.
+/// Returns the duration of each renewal, shortest first. A duration includes any failed attempts.
 pub(super) async fn renew(bench: &Bench, scratch: &Scratch, over: Duration) -> Verdict<Vec<Duration>> {
     let [id, ..] = bench.ids;
     bench.held_by(id).await?;
@@ -33,7 +33,8 @@ pub(super) fn latency(took: &[Duration]) -> Latency {
     }
 }
 
-/// Recommends a lease duration that leaves enough time for renewals as slow as these. Returns `None` if there is none.
+/// Recommends a lease duration that leaves enough time for renewals as slow as these. Returns `None` if no allowed
+/// duration does.
 pub(super) fn recommended(took: &[Duration], range: (Duration, Duration)) -> Option<Duration> {
     Timing::lease_for(percentile(took, 99), range)
 }
@@ -48,13 +49,13 @@ pub(super) fn judge(took: &[Duration], lease: Duration, range: (Duration, Durati
         return Finding::problem(
             CHECK,
             format!("`--lease` is {lease:?}"),
-            "no host starts with this lease",
+            "hosts cannot start with this lease",
             format!("choose a lease of {least} to {most} s"),
         );
     };
     let found = format!(
-        "of {} renewals, 50% took at most {median:.1?} and 99% at most {p99:.1?}; with a lease of {lease:?}, a try \
-         times out after {longest:.2?}",
+        "of {} renewals, 50% took at most {median:.1?} and 99% at most {p99:.1?}; with a lease of {lease:?}, a \
+         renewal times out after {longest:.2?}",
         took.len()
     );
     let recommended = recommended(took, range);
@@ -63,7 +64,7 @@ pub(super) fn judge(took: &[Duration], lease: Duration, range: (Duration, Durati
         None => format!("{quicker}: no lease is long enough"),
     };
     if p99 > longest {
-        let means = "renewals time out before the store answers: a leader loses its term although nothing failed";
+        let means = "renewals time out before the store answers: leaders lose their terms although nothing failed";
         return Finding::problem(CHECK, found, means, remedy);
     }
     if p99 * 2 > longest {
@@ -109,7 +110,7 @@ mod tests {
     #[test]
     fn lease_is_judged_by_the_timeout_of_one_attempt() {
         let of = |milliseconds, lease| judge(&all(milliseconds), Duration::from_secs(lease), AZURE, "nodes nearby");
-        // With a lease of 15 s, an attempt may take up to 1.25 s.
+        // With a lease of 15 s, each attempt to renew the lease may take up to 1.25 s.
         assert_eq!(of(20, 15).level, Level::Ok);
         let slow = of(700, 15);
         assert!(slow.level == Level::Warning && slow.remedy.unwrap_or_default().contains("--lease 17s"));

@@ -18,11 +18,11 @@ use baton_modules::{Cache, CacheError};
 use baton_runtime::{Grants, HttpPolicy, Policy, confine};
 use baton_store::{SqliteStore, foreign_file_system, no_file_events};
 
-/// If the wall clock deviates from the boot clock by at least this much, the wall clock was set, not slewed.
+/// Smallest deviation of the wall clock from the boot clock that shows that the wall clock was set, and not slewed.
 const STEP: Duration = Duration::from_millis(50);
 /// Slew rate above which a finding is reported, in ppm. Time daemons routinely slew at lower rates.
 const SLEW: f64 = 1000.0;
-/// Number of times that the clocks are read. Only the quickest reading counts, because it was probably not interrupted.
+/// Number of times that the clocks are read. Only the fastest reading counts, because it was probably not interrupted.
 const READINGS: usize = 10;
 
 /// A reading of the clocks, in nanoseconds.
@@ -31,12 +31,12 @@ pub(super) struct Clocks {
     boot: i128,
     raw: i128,
     wall: i128,
-    /// The time that the reading took. A smaller difference between two clocks means nothing.
+    /// The time that the reading took. Differences between two clocks that are smaller than this mean nothing.
     took: i128,
 }
 
 impl Clocks {
-    /// Reads the clocks several times and returns the quickest reading.
+    /// Reads the clocks several times and returns the fastest reading.
     pub fn read() -> Self {
         let read = |id| i128::from(nanoseconds_on(id));
         let all = || {
@@ -73,7 +73,8 @@ impl Clocks {
             return Finding::warning(
                 CHECK,
                 found,
-                "the clock is being slewed, or the machine slept: a leader has less time, but no promise is broken",
+                "the clock is being slewed, or the machine slept: leaders have less time to renew, but no guarantee is \
+                 broken",
                 "check this machine's time service (`chronyc tracking`, `timedatectl`), then run `baton doctor` again",
             );
         }
@@ -109,8 +110,8 @@ pub(super) fn file_events() -> Finding {
         Some(found) => Finding::warning(
             CHECK,
             found,
-            "hosts notice a takeover, a push or a new file later; no promise depends on inotify",
-            "fix what the finding names",
+            "hosts notice a takeover, a push or a new file later; no guarantee depends on inotify",
+            "fix the cause that the finding names",
         ),
     }
 }
@@ -124,15 +125,15 @@ pub(super) fn store_folder(folder: &Path) -> Finding {
             CHECK,
             reached.text,
             "a user who can open the store's files can read all state, and can block all elections with one lock",
-            "fix what the finding names; the hosts need no restart",
+            "fix the cause that the finding names; the hosts need no restart",
         ),
     }
 }
 
-/// Checks that hosts can write to the state folder, and that it is local.
+/// Checks that hosts can write to the state folder, and that the folder is on a local file system.
 pub(super) fn state_folder(folder: Option<&Path>) -> Finding {
     const CHECK: &str = "state-folder";
-    const MEANS: &str = "hosts need `--store` and `--node`, and cache no compiled modules";
+    const MEANS: &str = "hosts need `--store` and `--node`, and do not cache compiled modules";
     let Some(folder) = folder else {
         return Finding::warning(CHECK, "this user has no home folder", MEANS, "set HOME or XDG_STATE_HOME");
     };
@@ -168,10 +169,10 @@ fn try_folder(folder: &Path) -> io::Result<Option<String>> {
 
 pub(super) fn cache(examined: &DoctorSettings) -> Finding {
     const CHECK: &str = "cache";
-    const MEANS: &str = "modules are compiled again at each start";
-    const REMEDY: &str = "fix what the finding names; no promise depends on the cache";
+    const MEANS: &str = "the host compiles all modules again at each start";
+    const REMEDY: &str = "fix the cause that the finding names; no guarantee depends on the cache";
     let Some(folder) = examined.cache.as_deref() else {
-        return Finding::ok(CHECK, "no cache is configured: modules are compiled at each start");
+        return Finding::ok(CHECK, "no cache is configured: the host compiles modules at each start");
     };
     let key = examined.cache_key.as_deref().ok_or(CacheError::NoPlaceForKey);
     match key.and_then(|key| Cache::open(folder, key)) {
@@ -179,7 +180,7 @@ pub(super) fn cache(examined: &DoctorSettings) -> Finding {
             Ok(Some(kind)) => Finding::warning(
                 CHECK,
                 format!("the file system of {} is not known to be local: {kind}", folder.display()),
-                "if the folder's server does not answer, hosts do not start",
+                "if the file server does not respond, hosts cannot start",
                 "set `--cache` to a folder on a local disk",
             ),
             Ok(None) => Finding::ok(CHECK, format!("{} is writable, private and local", folder.display())),
@@ -202,7 +203,7 @@ pub(super) fn descriptors() -> Finding {
         Err(error) => Finding::problem(
             CHECK,
             error.to_string(),
-            "no host starts with the default limits",
+            "hosts cannot start with the default limits",
             "raise LimitNOFILE= in systemd, `ulimit -Hn`, or the container's limit",
         ),
     }
@@ -225,10 +226,10 @@ pub(super) fn isolation() -> Finding {
     }
     Finding::warning(
         CHECK,
-        format!("this kernel, or a container's profile, has no {}", missing.join(" and no ")),
+        format!("this kernel, or the container's profile, does not provide {}", missing.join(" or ")),
         "a coordinator that escapes its sandbox could reach more than it was granted; hosts refuse `--dir` without \
          Landlock",
-        "use a newer kernel with both (listed in /sys/kernel/security/lsm), or a profile that allows both; or set \
+        "use a newer kernel with both (see /sys/kernel/security/lsm), use a profile that allows both, or set \
          `--allow-weaker-isolation`",
     )
 }
@@ -259,7 +260,7 @@ mod tests {
         }
     }
 
-    /// Milliseconds may pass between reading one clock and the next if the machine is busy.
+    /// Milliseconds may pass between reading one clock and the next on a busy machine.
     #[test]
     fn clocks_read_slowly_are_not_reported_as_diverging() {
         let before = Clocks { boot: 0, raw: 0, wall: 0, took: SECOND / 1_000 };

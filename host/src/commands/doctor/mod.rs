@@ -1,6 +1,6 @@
 //! `baton doctor`: checks that the store and this machine have the properties on which Baton's guarantees depend. The
-//! store's checks are cases of [`baton_store::conformance`] that run in [`Scratch`] elections. These are removed before
-//! the command ends, even after an error or a signal.
+//! store's checks are test cases from [`baton_store::conformance`]. They run in [`Scratch`] elections, which are
+//! removed before the command ends, even after an error or a signal.
 
 mod latency;
 mod machine;
@@ -28,14 +28,14 @@ use machine::Clocks;
 use scratch::Scratch;
 use trial::{Advice, News, Plan};
 
-/// Timeout for a request that is in flight when a signal arrives. The request may create an object, which must then be
-/// removed.
+/// Timeout for a request that is in flight when a signal arrives. The command waits for the request, because it may
+/// create an object that must be removed.
 const LAST_RESPONSE_WITHIN: Duration = Duration::from_secs(6);
 
 pub(super) async fn doctor(command: &Doctor) -> anyhow::Result<ExitCode> {
     let store = open_store(&command.examined.store)?;
     let progress = Progress::on_terminal();
-    // From here on, signals no longer end the process by themselves.
+    // From here on, signals no longer end the process, so this function must handle them.
     let mut signals = AllSignals::listen()?;
     let mut diagnosis = examine(command, store, &progress, &mut signals).await?;
     if diagnosis.complete {
@@ -51,11 +51,11 @@ pub(super) async fn doctor(command: &Doctor) -> anyhow::Result<ExitCode> {
     Ok(if diagnosis.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// True if a SQLite store does not exist at all, so that it may be created. If only one of its files is missing,
+/// True if a SQLite store does not exist at all. Only then may it be created: if just one of its files were missing,
 /// creating that file would hide the loss of its content.
 async fn is_new_folder(place: &StoreUrl) -> bool {
     let StoreUrl::Sqlite(folder) = place.clone() else { return false };
-    // If the disk hangs, the trial reports it.
+    // Ignore a timeout: if the disk hangs, the trial reports that.
     let is_absent = tokio::task::spawn_blocking(|| !SqliteStore::is_in(folder));
     timeout(ANSWER_WITHIN, is_absent).await.is_ok_and(|is_absent| is_absent.unwrap_or(false))
 }
@@ -80,7 +80,7 @@ async fn examine(
     let mut state = TrialState::new(place);
     let ended = loop {
         tokio::select! {
-            // Handle findings first, so that those that arrive before a signal still count.
+            // Handle findings first, so that findings that arrive before a signal still count.
             biased;
             Some(news) = news_receiver.recv() => state.note(news, progress),
             ended = &mut trial => break Some(ended),
@@ -117,7 +117,7 @@ async fn examine(
     Ok(diagnosis)
 }
 
-/// All signals that end the command, including the SIGHUP when a terminal is closed.
+/// All signals that end the command, including SIGHUP, which is sent when a terminal is closed.
 struct AllSignals {
     signals: Signals,
     hangup: Signal,
@@ -138,7 +138,7 @@ impl AllSignals {
 
 struct TrialState {
     diagnosis: Diagnosis,
-    /// True if a test election may exist and so must be removed.
+    /// True if a test election may exist and must therefore be removed.
     may_exist: bool,
     place: String,
 }
@@ -184,7 +184,7 @@ fn left(scratch: &Scratch, why: &str) -> Finding {
     Finding::warning(
         "removed",
         format!("the test elections ({election}…) may still exist: {why}"),
-        "`baton status` lists the test elections, which do no harm",
+        "the test elections do no harm, but `baton status` lists them",
         format!("once their leases have expired, remove everything whose name begins with {election} from the store"),
     )
 }

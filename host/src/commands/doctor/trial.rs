@@ -14,10 +14,10 @@ use baton_base::clock::Clock;
 use baton_store::StoreUrl;
 use baton_store::azure::MAY_NOT;
 
-/// Number of attempts at a check if this machine is too slow for a verdict.
+/// Maximum number of attempts at a check, if this machine is too slow for a verdict.
 const TRIES: u32 = 3;
-/// If a lease can be acquired only later than this after its expiry, report a finding: each takeover is delayed by that
-/// time.
+/// Time after the expiry of a lease by which it must be possible to acquire the lease. A longer delay is a finding,
+/// because it delays each takeover.
 const LATE: Duration = Duration::from_secs(1);
 
 pub(super) struct Plan {
@@ -35,9 +35,10 @@ pub(super) struct Advice {
     silent: &'static str,
     quicker: &'static str,
     other: &'static str,
-    /// True if the store refuses a request only because the credentials lack a right that can be granted.
+    /// True for a store that grants rights to credentials. The advice for a refused request can then name the missing
+    /// right.
     grants_rights: bool,
-    /// Remark for a store whose expired leases behave differently from Azure's.
+    /// Remark about expired leases, for a store on which they behave differently than on Azure.
     expired: &'static str,
 }
 
@@ -52,8 +53,8 @@ impl Advice {
         expired: "",
     };
     const AZURITE: Self = Self {
-        expired: "; the emulator renews an expired lease for its last holder, whichever id asks, and Baton treats that \
-                  answer as a lost lease",
+        expired: "; the emulator renews an expired lease for its last holder, whatever id the request has, and Baton \
+                  treats that answer as a lost lease",
         ..Self::AZURE
     };
     const SQLITE: Self = Self {
@@ -94,7 +95,7 @@ enum Outcome {
     Broken(String),
     /// The store does not respond, or refuses the request.
     NoAnswer(StoreError),
-    /// The lease may have expired during the check, by the holder's clock, so the check proves nothing.
+    /// The lease may have expired during the check, by the holder's clock. The check therefore proves nothing.
     Slow,
 }
 
@@ -119,14 +120,14 @@ fn checks_with(kind: fn(&Case) -> Option<CaseRun>) -> impl Iterator<Item = &'sta
     CHECKS.iter().filter(move |check| check.cases.iter().any(|case| kind(case).is_some()))
 }
 
-/// The number of elections that the checks need: one for the checks that run one after another, and one for each of the
-/// checks that wait at the same time.
+/// The number of elections that the checks need: one for all checks that run one after another, and one for each check
+/// that waits concurrently with others.
 pub(super) fn elections() -> usize {
     1 + checks_with(after_expiry).count()
 }
 
 pub(super) async fn try_store(scratch: Scratch, plan: Plan, news: UnboundedSender<News>) {
-    // Ignore the error: the trial ends early if the command drops the receiver.
+    // Ignore the error: the trial may end early, for example if the command drops the receiver.
     let trial = Trial { scratch, plan, news };
     let _ = trial.run().await;
 }
@@ -226,7 +227,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Runs the cases of a check in one of the elections, one after another, until one does not pass.
+    /// Runs the cases of a check in one of the elections, one after another, until a case does not pass.
     async fn run_check(&self, check: &Check, kind: fn(&Case) -> Option<CaseRun>, election: usize) -> Outcome {
         let mut proves = Vec::new();
         for case in check.cases {
@@ -242,7 +243,8 @@ impl Trial {
         Outcome::Kept(proves.join("; "))
     }
 
-    /// Retries a case if this machine was too slow for a verdict, and once if the store did not respond.
+    /// Runs a case. Retries it if this machine was too slow for a verdict, and retries it once if the store did not
+    /// respond.
     async fn attempt<T>(
         &self,
         election: usize,
@@ -335,9 +337,9 @@ impl Trial {
     }
 }
 
-/// Returns the finding if the store refuses the requests of a check.
+/// Returns the finding for a check whose requests the store refuses.
 fn refused(name: &'static str, why: String, advice: &Advice) -> Finding {
-    const DO_IT: &str = "fix what the finding names, then run `baton doctor` again";
+    const DO_IT: &str = "fix the cause that the finding names, then run `baton doctor` again";
     // Hosts can run without these rights.
     let optional = match name {
         "list" | "announcements" => Some((

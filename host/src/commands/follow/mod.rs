@@ -1,9 +1,9 @@
 //! `baton events` and `baton logs`: print events and output from the leader's host, even when leadership moves.
 //!
-//! The record in the store names the current or last leader, and the announcement of that leader names its admin
-//! endpoint. With `--follow`, the reader polls the store and switches hosts when leadership moves. On a host that it
-//! has already read, it continues after the last id that it received. On a new host, it skips all terms up to the
-//! highest one that it has read elsewhere. Therefore, it prints nothing twice.
+//! The record in the store names the current or last leader. That leader's announcement names its admin endpoint. With
+//! `--follow`, the reader polls the store and switches hosts when leadership moves. On a host from which it has read
+//! before, it continues after the last id that it received. On a new host, it skips all terms up to the highest one
+//! that it has read from other hosts. It therefore prints nothing twice.
 
 mod sent_events;
 
@@ -37,7 +37,7 @@ use sent_events::SentEvents;
 /// Interval at which the store is checked for a new leader.
 const POLL: Duration = Duration::from_secs(2);
 
-/// Time for which the previous leader's stream is still read after leadership has moved.
+/// Time for which the previous leader's stream is still read once leadership has moved.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Shortest and longest pause after a failure.
@@ -123,7 +123,7 @@ pub(super) async fn follow(args: &StreamArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns once stdout is closed, even if nothing is printed for days. If stdout is a file, never returns.
+/// Returns once stdout is closed, even if nothing is printed for days. Never returns if stdout is a file.
 async fn stdout_closed() {
     if let Ok(stdout) = std::io::stdout().as_fd().try_clone_to_owned() {
         // SAFETY: `stdout` is an owned, open descriptor, which only the `AsyncFd` uses and closes. So it stays valid
@@ -143,11 +143,11 @@ struct Reader {
     tail: usize,
     level: LogLevel,
     json: bool,
-    /// The highest term of the leaders read so far. `None` before the first.
+    /// The highest term of any leader whose stream has been read so far. `None` before the first one.
     highest_term: Option<Term>,
     /// The last id received from each host, by incarnation.
     ids: HashMap<String, String>,
-    /// The last progress message. It is not printed again.
+    /// The last progress message, which is not printed twice in a row.
     last_message: String,
 }
 
@@ -229,7 +229,7 @@ impl Reader {
                 }
             };
             if previous.as_ref().is_some_and(|previous| previous.incarnation != leader.incarnation) {
-                self.say(&format!("{} leads now, in term {}", leader.node, leader.term));
+                self.say(&format!("{} now leads, in term {}", leader.node, leader.term));
             }
             previous = Some(leader.clone());
             match self.read(&leader).await {
@@ -238,8 +238,8 @@ impl Reader {
                 Ok(Stopped::Moved) => continue,
                 // The host has ended the stream, for example because it limits how long a stream lasts. Reconnect.
                 Ok(Stopped::Ended) => {}
-                // A refusal is final only while no leader has been read yet. Later, the leader's host may have exited,
-                // and another host may respond at its address.
+                // A refusal is final only before any leader has been read. After that, the leader's host may have
+                // exited, and another host may respond at its address.
                 Err(AskError::Refused(why)) if self.highest_term.is_none() => {
                     anyhow::bail!("{}: {} ({}): {why}", self.election, leader.node, leader.endpoint)
                 }
@@ -255,10 +255,11 @@ impl Reader {
     async fn read(&mut self, leader: &Leader) -> Result<Stopped, AskError> {
         let previous = self.highest_term;
         let last = self.ids.get(&leader.incarnation).cloned();
-        // On a host that was not read before, skip everything up to the last known term.
+        // On a host that has not been read before, skip everything up to the highest term read so far.
         let mut awaits = previous.filter(|_| last.is_none());
         let tail = if awaits.is_some() { ALL } else { self.tail };
-        // The `elected` event shows where the next leader's terms begin, so request all levels and filter them here.
+        // The `elected` event shows where the next leader's terms begin, so request all levels, and filter by level
+        // here.
         let path = self.path(tail, if self.is_output { self.level } else { LogLevel::Trace });
         let mut answer = self.ask(leader, &path, "text/event-stream", last.as_deref()).await?;
         self.last_message.clear();
@@ -290,14 +291,14 @@ impl Reader {
                     }
                     continue;
                 }
-                // Take the term only from these two events: other events may contain the term of another node.
+                // Take the term only from these two events. Other events may contain another node's term.
                 let own =
                     entry["term"].as_u64().filter(|_| ["elected", "output"].iter().any(|own| entry["event"] == *own));
                 if awaits.is_some_and(|known| own.is_none_or(|term| term <= known)) {
                     continue;
                 }
                 awaits = None;
-                // Skip the entry: the next leader's host has the events of that leader's term.
+                // Skip the entry: the events of the next leader's term come from that leader's host.
                 if moved.is_some() && entry["term"].as_u64() > self.highest_term {
                     continue;
                 }
@@ -343,7 +344,8 @@ impl Reader {
 #[derive(Clone)]
 struct LeaderFinder {
     store: Arc<dyn Store>,
-    /// True if all nodes of the store run on this machine. Then their loopback addresses are valid here.
+    /// True if all nodes of the store run on this machine. In that case, their loopback addresses can be reached from
+    /// here.
     is_one_machine: bool,
     has_token: bool,
     election: ElectionName,
@@ -368,7 +370,7 @@ impl LeaderFinder {
         let cannot = |error| NoLeader::Store(format!("cannot read the announcement of {node}: {error}"));
         let announced = announced.map_err(cannot)?;
         // A host withdraws its announcement only when it shuts down cleanly, and announces itself right after it
-        // starts. So this host has exited.
+        // starts. If there is no announcement, this host has therefore exited.
         let Some(announced) = announced else { return Err(NoLeader::HostExited { node }) };
         let announcement = Announcement::decode(&announced);
         let has_duplicate = |found: &Announcement| found.duplicate.is_some() && found.incarnation != incarnation;

@@ -1,6 +1,6 @@
 //! Endpoint and credentials of a storage account, from the environment variables that the Azure CLI and SDKs use. A
-//! connection string contains both. With other credentials, an account outside the public cloud needs a variable that
-//! names the endpoint.
+//! connection string contains both. With other kinds of credentials, another variable must name the endpoint if the
+//! account is outside the public cloud.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use time::format_description::well_known::Rfc3339;
 use super::tokens::KeptToken;
 use baton_base::address::is_certainly_loopback;
 
-/// The error if the environment's endpoint or credentials cannot be used.
+/// The error returned if the endpoint or the credentials in the environment cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CredentialError(String);
@@ -25,13 +25,13 @@ impl CredentialError {
     }
 }
 
-/// The variable for a connection string that only Baton uses.
+/// The variable for a connection string that only Baton reads.
 pub const OWN_CONNECTION_STRING: &str = "BATON_STORE_CONNECTION_STRING";
 /// Variables that hold a connection string, in order of precedence.
 const CONNECTION_STRING: [&str; 2] = [OWN_CONNECTION_STRING, "AZURE_STORAGE_CONNECTION_STRING"];
 const KEY: [&str; 2] = ["AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY"];
 const SAS: [&str; 1] = ["AZURE_STORAGE_SAS_TOKEN"];
-/// The variable for the account's endpoint, for all credentials except a connection string.
+/// The variable for the account's endpoint. Used with all kinds of credentials except a connection string.
 const ENDPOINT: &str = "AZURE_STORAGE_SERVICE_ENDPOINT";
 /// Default suffix of the endpoint.
 const PUBLIC_SUFFIX: &str = "core.windows.net";
@@ -48,13 +48,13 @@ pub(super) fn of_process(name: &str) -> Option<String> {
 pub(super) struct AccountAccess {
     pub location: CloudLocation,
     pub credentials: StorageCredentials,
-    /// The kept token, if the credentials are a token.
+    /// Keeps the current token, if the credentials are tokens.
     pub token: Option<Arc<KeptToken>>,
     pub shown: ShownCredentials,
 }
 
-/// The part of the credentials that messages show: the source, and the expiry and rights of a SAS. It contains no
-/// secrets.
+/// The part of the credentials that may appear in messages: the source, and the expiry and rights of a SAS. It contains
+/// no secrets.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct ShownCredentials {
     source: String,
@@ -79,18 +79,18 @@ impl ShownCredentials {
         Self { source: format!("the SAS of {name}"), sas: Some((end, value("sp"))) }
     }
 
-    /// The remedy if this is a SAS that has expired.
+    /// Advice to the operator, if this is a SAS that has expired.
     pub(super) fn expired(&self, now: OffsetDateTime) -> Option<String> {
         let end = self.sas.as_ref()?.0.filter(|end| *end <= now)?;
-        Some(format!("the SAS expired at {}: create another", end.format(&Rfc3339).ok()?))
+        Some(format!("the SAS expired at {}: create a new one", end.format(&Rfc3339).ok()?))
     }
 
-    /// The remedy if this is a SAS that grants fewer rights than a host needs.
+    /// Advice to the operator, if this is a SAS that does not grant all the rights that a host needs.
     pub(super) fn lacks(&self) -> Option<String> {
         let given = self.sas.as_ref()?.1.as_ref()?;
         let missing: Vec<String> = RIGHTS.chars().filter(|right| !given.contains(*right)).map(String::from).collect();
         (!missing.is_empty())
-            .then(|| format!("the SAS lacks the rights {} (sp={given}): create another", missing.join(", ")))
+            .then(|| format!("the SAS lacks the rights {} (sp={given}): create a new one", missing.join(", ")))
     }
 }
 
@@ -101,7 +101,8 @@ impl fmt::Display for ShownCredentials {
 }
 
 impl AccountAccess {
-    /// Tries a connection string, a key and a SAS, then identity tokens of the workload, the machine or the CLI's user.
+    /// Tries a connection string, then a key, then a SAS, and finally tokens for the identity of the workload, the
+    /// machine or the CLI's user.
     pub fn of_account(account: &str, variables: Variables<'_>) -> Result<Self, CredentialError> {
         if let Some((name, text)) = first_of(variables, &CONNECTION_STRING)? {
             let parsed = parse(name, &text, account)?;
@@ -157,11 +158,10 @@ impl AccountAccess {
     }
 }
 
-/// Returns the first of these variables that is set, and its value without a byte order mark and surrounding
-/// whitespace.
+/// Returns the first of these variables that is set, and its value without a byte order mark or surrounding whitespace.
 ///
 /// # Errors
-/// If the value is in quotation marks. Docker, for example, does not strip quotation marks in an `--env-file`.
+/// Fails if the value is in quotation marks. For example, Docker does not strip the quotation marks in an `--env-file`.
 fn first_of(
     variables: Variables<'_>,
     names: &[&'static str],
@@ -174,7 +174,7 @@ fn first_of(
     Ok(Some((name, value.to_owned())))
 }
 
-/// The error for a malformed secret. It does not contain the secret.
+/// Creates the error for a malformed secret. The error does not contain the secret.
 fn unusable(name: &str) -> CredentialError {
     CredentialError(format!("{name} cannot be used: check that all of it was copied"))
 }
@@ -211,7 +211,7 @@ fn sas_token(sas: &str) -> Option<StorageCredentials> {
     StorageCredentials::sas_token(sas).ok().filter(|_| sas.contains("sig="))
 }
 
-/// Checks that a key is Base64. The SDK would only notice a malformed key when it signs a request.
+/// Checks that a key is valid Base64. The SDK would notice a malformed key only when it signs a request.
 fn checked_key(name: &str, key: &str) -> Result<Secret, CredentialError> {
     let key = key.trim();
     match azure_core::base64::decode(key) {
@@ -243,7 +243,8 @@ fn check_endpoint(text: &str, account: &str) -> Result<String, String> {
                     AZURE_STORAGE_SAS_TOKEN"
             .to_owned());
     }
-    // With an IP address, the account is in the path. With a custom domain, the URL does not contain the account.
+    // If the host is an IP address, the account is in the path. If it is a custom domain, the URL does not contain the
+    // account at all.
     let in_path = url.path_segments().and_then(|mut segments| segments.next()).filter(|first| !first.is_empty());
     let in_host = host.split_once('.').filter(|(_, rest)| format!(".{rest}").contains(".blob."));
     match in_path.or(in_host.map(|(first, _)| first)) {
@@ -256,8 +257,8 @@ fn location(account: &str, uri: &str) -> CloudLocation {
     CloudLocation::Custom { account: account.to_owned(), uri: uri.to_owned() }
 }
 
-/// True if nobody on the network can read a token that is sent to this URI. A thief could use a token just as this host
-/// does.
+/// True if nobody on the network can read a token that is sent to this URI. Anybody who can read a token can use it
+/// just as this host does.
 pub(super) fn is_safe_for_tokens(uri: &str) -> bool {
     let Ok(url) = Url::parse(uri) else { return false };
     url.scheme() == "https" || url.host().is_some_and(|host| is_certainly_loopback(&host))
@@ -272,10 +273,10 @@ mod tests {
     use super::super::identity::{AUTHORITY_HOST, CLIENT_ID, FEDERATED_TOKEN_FILE};
     use super::*;
 
-    /// Azure's SDK reads this variable.
+    /// The Azure SDK reads this variable.
     const TENANT_ID: &str = "AZURE_TENANT_ID";
 
-    /// The account's endpoint in this environment, or the error.
+    /// Returns the account's endpoint, given these environment variables, or the error.
     fn place(account: &str, environment: &[(&str, &str)]) -> Result<String, String> {
         let variables =
             |name: &str| environment.iter().find(|(own, _)| *own == name).map(|(_, text)| (*text).to_owned());
@@ -302,7 +303,7 @@ mod tests {
                 "http://acct.blob.core.chinacloudapi.cn/",
             ),
             (
-                // The portal's format for a SAS: without an account name.
+                // The format in which the Azure portal shows a SAS. It contains no account name.
                 "BlobEndpoint=https://acct.blob.core.windows.net/;QueueEndpoint=https://acct.queue.core.windows.net/;\
                  SharedAccessSignature=sv=2024&sig=c2ln",
                 "https://acct.blob.core.windows.net/",
@@ -399,7 +400,7 @@ mod tests {
     fn token_is_never_sent_unencrypted_to_another_machine() {
         let far = (ENDPOINT, "http://acct.blob.contoso.com");
         assert!(place("acct", &[far]).unwrap_err().contains("write https://"));
-        // A key is never sent: it only signs requests. So HTTP is allowed.
+        // A key only signs requests, and is never sent. HTTP is therefore allowed.
         assert!(place("acct", &[far, ("AZURE_STORAGE_KEY", "a2V5")]).is_ok());
         for here in ["http://127.0.0.1:10/acct", "http://[::1]:10/acct", "http://localhost:10/acct"] {
             assert_eq!(place("acct", &[(ENDPOINT, here)]).as_deref(), Ok(here));
@@ -418,7 +419,7 @@ mod tests {
             .map(|access| access.location.url(ServiceType::Blob).unwrap().to_string())
             .map_err(|error| error.to_string())
         };
-        // The endpoint is taken from the store's URL, and not from the connection string.
+        // The endpoint must come from the store's URL, not from the connection string.
         for string in ["UseDevelopmentStorage=true", "AccountKey=a2V5;BlobEndpoint=http://elsewhere/devstoreaccount1"] {
             assert_eq!(open(string).as_deref(), Ok("http://127.0.0.1:10/devstoreaccount1"));
         }

@@ -1,4 +1,4 @@
-//! Classification of Azure Storage's errors by their consequence for the request.
+//! Classifies Azure Storage's errors by what they mean for the request.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use time::format_description::well_known::Rfc2822;
 
 use super::access::{ShownCredentials, of_process};
 
-/// The beginning of the message about credentials with insufficient rights.
+/// The beginning of the message about credentials that lack rights.
 pub const MAY_NOT: &str = "the credentials may not use the container";
 
-/// Azure Storage sets this header on each of its own answers, including errors.
+/// Azure Storage sets this header in all of its own answers, including errors.
 /// <https://learn.microsoft.com/rest/api/storageservices/common-rest-api-error-codes>
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-ms-request-id");
 const SERVER: HeaderName = HeaderName::from_static("server");
 
-/// Smallest clock difference that may explain a refusal. Azure tolerates 15 minutes, but for a SAS whose validity has
-/// just begun, even a small difference matters.
+/// Smallest clock difference that is reported as a possible cause of a refusal. Azure tolerates 15 minutes, but if a
+/// SAS has only just become valid, even a small difference matters.
 const CLOCK_DIFFERS: Duration = Duration::from_secs(60);
 
 /// Maximum length of a reason when displayed, in characters.
@@ -29,7 +29,7 @@ const LONGEST_REASON: usize = 160;
 /// Maximum length of a server name when displayed, in characters.
 const LONGEST_SERVER: usize = 40;
 
-/// The kind of a request. The meaning of some errors depends on it.
+/// The kind of a request. The meaning of some errors depends on this kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RequestKind {
     ToRead,
@@ -39,14 +39,15 @@ pub(super) enum RequestKind {
     OfContainer,
 }
 
-/// Fails if the answer is not from Azure Storage, but from a proxy, a gateway or a captive portal. The error shows only
-/// the status and the server's name. The rest of the answer may contain secrets, and differs each time.
+/// Fails if the answer does not come from Azure Storage, but from a proxy, a gateway or a captive portal. The error
+/// contains only the status and the server's name: the rest of the answer may contain secrets, and may be different
+/// each time.
 pub(super) fn refuse_foreign(response: &Response) -> Result<(), Error> {
     if [&REQUEST_ID, &ERROR_CODE].into_iter().any(|name| response.headers().get_optional_str(name).is_some()) {
         return Ok(());
     }
     let named = response.headers().get_optional_str(&SERVER).unwrap_or_default();
-    // Cut off a version or a host name, which differs between the servers of one gateway.
+    // Cut off a version or a host name, because it may differ between the servers of one gateway.
     let named = named.split(['/', '(']).next().unwrap_or_default().trim();
     let named: String = named.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(LONGEST_SERVER).collect();
     let server = if named.is_empty() { String::new() } else { format!(" (server: {named})") };
@@ -61,9 +62,9 @@ pub(super) fn refuse_foreign(response: &Response) -> Result<(), Error> {
     ))
 }
 
-/// Converts an answer with status 401 or 403 to an error. The message contains the store's reason. It also contains the
-/// difference of this machine's clock, if that may be the cause. It omits all parts that differ in each answer, because
-/// a changed message would be reported again.
+/// Converts an answer with status 401 or 403 to an error. The message contains the store's reason, and the clock
+/// difference if that may be the cause. It omits everything that differs from answer to answer, because a changed
+/// message would be reported again.
 pub(super) async fn refusal(response: Response) -> Error {
     let (status, headers, body) = response.deconstruct();
     let body = body.collect().await.unwrap_or_default();
@@ -75,13 +76,14 @@ pub(super) async fn refusal(response: Response) -> Error {
     Error::message(ErrorKind::HttpResponse { status, error_code: code }, text)
 }
 
-/// The text of an XML element that has no child elements.
+/// Returns the text of an XML element that has no child elements.
 fn element<'a>(body: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = body.split_once(&format!("<{name}>"))?;
     rest.split('<').next()
 }
 
-/// The reason in the body of a refusal, cut off before the first part that differs each time or is secret.
+/// Returns the reason in the body of a refusal. Cuts it off before the first part that is secret or differs from answer
+/// to answer.
 fn reason(body: &str) -> Option<String> {
     let detail = element(body, "AuthenticationErrorDetail")?;
     let detail = detail.split(['\'', '"', '&', '[', '\n']).next().unwrap_or_default();
@@ -90,8 +92,8 @@ fn reason(body: &str) -> Option<String> {
     (!shown.is_empty()).then(|| shown.to_owned())
 }
 
-/// The difference between this machine's clock and that of the store, which answered at `date`, if the difference is
-/// large. It is rounded to minutes, so that the message stays the same for a while.
+/// Describes the difference between this machine's clock and the clock of the store, which answered at `date`, if the
+/// difference is large. Rounded to minutes, so that the message stays the same for a while.
 fn clock_offset(date: &str, now: OffsetDateTime) -> Option<String> {
     let there = OffsetDateTime::parse(date, &Rfc2822).ok()?;
     let (ahead, by) = (now > there, (now - there).unsigned_abs());
@@ -115,7 +117,7 @@ pub(super) fn store_error(
     error: &Error,
 ) -> StoreError {
     let status = match error.kind() {
-        // The request was not sent.
+        // Without credentials, the request was not sent.
         ErrorKind::Credential => return StoreError::Misconfigured(error_chain(error)),
         ErrorKind::HttpResponse { status, .. } => Some(*status),
         _ => None,
@@ -127,7 +129,7 @@ pub(super) fn store_error(
         }
         (Some(code), Some(status)) => told(asked, container, code, status),
         (None, Some(status)) => {
-            // Omit the text of the SDK's own errors, which shows all headers and the body.
+            // Omit the text of the SDK's own HTTP errors: it contains all headers and the body.
             let text = if error.as_http_error().is_some() { String::new() } else { error.to_string() };
             let text = if text.is_empty() { format!("the store returned HTTP {}", u16::from(status)) } else { text };
             StoreError::Unknown(text)
@@ -136,8 +138,8 @@ pub(super) fn store_error(
     }
 }
 
-/// Classifies an answer by its code. An unlisted code is a refusal if the status indicates one; otherwise the outcome
-/// is unknown.
+/// Classifies an answer by its error code. A code that is not listed here counts as a refusal if the status indicates
+/// one. Otherwise, the outcome is unknown.
 fn told(asked: RequestKind, container: &str, code: &str, status: StatusCode) -> StoreError {
     let refused = |remedy: &str| StoreError::Misconfigured(format!("the store refuses the request ({code}): {remedy}"));
     match code {
@@ -170,10 +172,12 @@ fn told(asked: RequestKind, container: &str, code: &str, status: StatusCode) -> 
         "AuthorizationProtocolMismatch" | "AccountRequiresHttps" => {
             refused("the account or the SAS allows only https: check the store's endpoint")
         }
-        "AuthorizationSourceIPMismatch" => refused("the SAS does not allow this machine's IP address: create another"),
-        "AuthorizationServiceMismatch" => refused("the SAS is not for blobs (`ss=b`): create another"),
+        "AuthorizationSourceIPMismatch" => {
+            refused("the SAS does not allow this machine's IP address: create a new one")
+        }
+        "AuthorizationServiceMismatch" => refused("the SAS is not for blobs (`ss=b`): create a new one"),
         "AuthorizationResourceTypeMismatch" => {
-            refused("the SAS is not for service, container and object (`srt=sco`): create another")
+            refused("the SAS is not for service, container and object (`srt=sco`): create a new one")
         }
         "NoAuthenticationInformation" => {
             refused("the request had no credentials: set a key, a SAS or an identity, as docs/azure.md says")
@@ -184,9 +188,9 @@ fn told(asked: RequestKind, container: &str, code: &str, status: StatusCode) -> 
         }
         "ContainerDisabled" => refused("an administrator has disabled the container"),
         "ResourceNotFound" => refused("there is no such account or container: check `--store`"),
-        // Not a refusal: once the container is deleted, it can be created again.
+        // This is not a refusal: once the container has been deleted, it can be created again.
         "ContainerBeingDeleted" => StoreError::Unknown(format!("the container {container} is being deleted")),
-        // The store did not carry out the request, but the same request may succeed later.
+        // The store has not carried out the request, but the same request may succeed later.
         "AccountBeingCreated" | "PendingCopyOperation" | "BlobBeingRehydrated" | "Md5Mismatch" | "IncompleteBody" => {
             StoreError::Unknown(format!("the store returned {code}"))
         }
@@ -206,15 +210,15 @@ fn not_accepted(credentials: &ShownCredentials, error: &Error) -> StoreError {
 fn may_not(container: &str, credentials: &ShownCredentials, error: &Error) -> StoreError {
     let reason = shown_reason(error);
     let remedy = "check the key or the rights, and the account's network rules; an identity needs the role Storage Blob Data \
-                  Contributor, and new roles take minutes to spread";
+                  Contributor, and new roles take effect after some minutes";
     let lacks = credentials.lacks().map(|lacks| format!("{lacks}; otherwise ")).unwrap_or_default();
     StoreError::Misconfigured(format!("{MAY_NOT} {container} ({reason}; {credentials}): {lacks}{remedy}"))
 }
 
-/// The code of a refusal, with the store's reason if there is one.
+/// Returns the error code of a refusal, with the store's reason if there is one.
 fn shown_reason(error: &Error) -> String {
     let code = code(error).unwrap_or("no code");
-    // Omit the text of the SDK's own errors, which shows all headers and the body.
+    // Omit the text of the SDK's own HTTP errors: it contains all headers and the body.
     let text = if error.as_http_error().is_some() { String::new() } else { error.to_string() };
     if text.is_empty() { code.to_owned() } else { format!("{code}: {text}") }
 }
@@ -225,7 +229,8 @@ fn is_refusal(status: StatusCode) -> bool {
     (400..500).contains(&u16::from(status)) && !passes.contains(&status)
 }
 
-/// Environment variables that name a proxy, which other programs use. The lease must not depend on a proxy.
+/// Environment variables that name a proxy for other programs. Baton does not use a proxy here, because the lease must
+/// not depend on one.
 const PROXIES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
 
 fn unanswered(text: &str) -> StoreError {
@@ -245,7 +250,7 @@ fn unanswered(text: &str) -> StoreError {
     StoreError::Unknown(format!("{text}{hint}"))
 }
 
-/// An error's text with its causes, without the queries of URLs: they may contain a SAS.
+/// Returns the text of an error and its causes. Omits the queries of URLs, because they may contain a SAS.
 pub(super) fn error_chain(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);

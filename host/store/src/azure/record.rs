@@ -1,4 +1,4 @@
-//! Encoding of the record as a blob's metadata.
+//! Encodes the record as a blob's metadata.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub(super) fn encode(record: &Record) -> Metadata {
     if let Some(Outcome::Done) = record.outcome {
         put("outcome", "done".to_owned());
     }
-    // Older hosts do not know these two keys. Their writes replace all metadata, and so remove both keys.
+    // Older hosts do not know these two keys. When they write, they replace all metadata, which removes both keys.
     if record.released {
         put("released", "true".to_owned());
     }
@@ -41,10 +41,10 @@ pub(super) fn encode(record: &Record) -> Metadata {
     metadata
 }
 
-/// Decodes the record in a blob's metadata. None if Baton did not create the blob.
+/// Decodes the record in a blob's metadata. Returns `None` if Baton did not create the blob.
 ///
 /// # Errors
-/// A human-readable message if the metadata is Baton's, but cannot be read.
+/// A human-readable message if the metadata comes from Baton, but cannot be read.
 pub(super) fn decode(metadata: HashMap<String, String>) -> Result<Option<Record>, String> {
     // Servers may change the case of names.
     let metadata: HashMap<String, String> =
@@ -52,7 +52,7 @@ pub(super) fn decode(metadata: HashMap<String, String>) -> Result<Option<Record>
     let Some(format) = metadata.get("format") else { return Ok(None) };
     if format != FORMAT {
         return Err(format!(
-            "the record has format {format} and this version of Baton reads format {FORMAT}: run the version that the \
+            "the record has format {format}, but this version of Baton reads {FORMAT}: run the version that the \
              other hosts run"
         ));
     }
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(decode(metadata), Ok(Some(record)));
     }
 
-    /// Metadata as a host writes it that does not know the mark for a released lease.
+    /// The metadata is from an older version of Baton, which cannot mark a lease as released.
     #[test]
     fn record_of_older_host_has_no_mark() {
         let older = [

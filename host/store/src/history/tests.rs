@@ -70,7 +70,7 @@ fn report_of_own_node_wins_in_any_order() {
 #[test]
 fn successor_closes_the_term_of_a_dead_node() {
     let after = begun(3, "b");
-    // The dead node had reported the beginning of the first term. The second term is known only from the record.
+    // The dead node had reported that its first term began. Its second term is known only from the record.
     let first = PastTerm { leaderless_ms: Some(7), ..begun(1, "a") };
     let by_others = PastTerm::before(&record(2, "a", false), "b", &after.begun).unwrap();
     let history = reported([first, by_others, after.clone()]);
@@ -80,7 +80,7 @@ fn successor_closes_the_term_of_a_dead_node() {
     assert_eq!((&history.terms[1].reason, &history.terms[1].outcome), (&Some(UNHEARD.to_owned()), &None));
     let given_up = PastTerm::before(&record(2, "a", true), "b", &after.begun).unwrap();
     assert_eq!(reported([given_up, after]).terms[0].reason.as_deref(), Some(GIVEN_UP));
-    // As long as no other node has taken over, the node of these terms may still report their ends.
+    // Until another node takes over, the node that led these terms may still report how they ended.
     let late = reported([begun(1, "a"), begun(2, "a")]);
     assert!(late.terms.iter().all(|term| term.ended.is_none()), "{late:?}");
     let nobody = Record { node: None, ..record(2, "a", false) };
@@ -104,7 +104,7 @@ fn term_is_over_when_its_record_is_released() {
 fn late_report_is_inserted_by_term_number() {
     let history = reported([1, 2, 5, 6, 4, 3].map(|term| ended(term, "a")));
     assert_eq!(numbers(&history), [1, 2, 3, 4, 5, 6]);
-    // After the store was reset, the latest terms have lower numbers.
+    // The store was reset, so the latest terms have lower numbers than earlier ones.
     let mut history = reported((1000..2000).map(|term| ended(term, "a")));
     history.tell(ended(7, "b"));
     history.tell(ended(8, "b"));
@@ -140,7 +140,7 @@ async fn reported_terms_are_written_once_and_read_again() {
     assert_eq!(report_terms(&store, &job(), &[ended(1, "a"), begun(2, "a")]).await, Ok(None));
     let known = read_history(&store, &job()).await.unwrap().unwrap();
     assert_eq!(known, reported([ended(1, "a"), begun(2, "a")]));
-    // If an answer is lost, the report is repeated, but recorded only once.
+    // If the answer is lost, the node reports the term again. The history still contains the term only once.
     store.fail_next(Fault::LoseAnswer);
     assert_eq!(report_terms(&store, &job(), &[ended(2, "a")]).await, Ok(None));
     let known = read_history(&store, &job()).await.unwrap().unwrap();
@@ -189,7 +189,7 @@ async fn damaged_history_is_replaced_and_newer_one_is_kept() {
     let content = Bytes::from("{\"format\":2,\"pages\":[]}");
     store.write(VersionedObject::History, &newer, None, content.clone()).await.unwrap();
     assert_eq!(report_terms(&store, &newer, &[ended(1, "a")]).await, Err(HistoryError::Format(2)));
-    assert!(HistoryError::Format(2).to_string().contains("format 2, and this version of Baton reads 1"));
+    assert!(HistoryError::Format(2).to_string().contains("format 2, but this version of Baton reads 1"));
     let found = store.read(VersionedObject::History, &newer, None).await;
     assert!(matches!(found, Ok(crate::Reading::Found(_, found)) if found == content));
 }

@@ -1,4 +1,4 @@
-//! Creates and opens a database file, and detects that it was moved away.
+//! Creates and opens a database file, and detects when it is moved away.
 
 use std::fmt::Display;
 use std::fs::DirBuilder;
@@ -21,26 +21,27 @@ use crate::file_system::{foreign, foreign_file_system};
 
 /// Version of the table layout, stored in the file's `user_version`.
 const FORMAT: i64 = 1;
-/// Marks the file as Baton's (`Batn`); stored in the file's `application_id`.
+/// Number that marks a file as Baton's (`Batn`), stored in the file's `application_id`.
 const APPLICATION: i64 = 0x4261_746e;
-/// Interval between attempts to get the lock while another client's transaction holds it.
+/// Interval between attempts to get the lock while another client holds it.
 const BUSY_LOOK: Duration = Duration::from_millis(1);
-/// Timeout for the lock while the file is created: all hosts on a machine may start at the same time.
+/// Timeout for the lock while the file is created. Long enough for all hosts on a machine to start at the same time.
 const BUSY_CREATING: Duration = Duration::from_secs(5);
-/// The size to which a journal is truncated, in bytes.
+/// Size to which a kept journal is truncated, in bytes.
 const JOURNAL_KEPT: i64 = 64 << 10;
-/// Number of pages reserved in the database, as free pages, and in its journal. A takeover changes fewer pages.
+/// Number of pages that are reserved in the database (as free pages) and in its journal. A takeover changes fewer
+/// pages.
 const RESERVED: u32 = 8;
 /// SQLite's default page size, in bytes.
 const PAGE: u32 = 4096;
-/// SQLite's error code for a file that is no longer at its path.
+/// SQLite's error code for a database file that is no longer at its path.
 const MOVED: i32 = rusqlite::ffi::SQLITE_READONLY_DBMOVED;
 
-/// One database file, even if it was moved, and the idle connections to it.
+/// One database file, which stays the same even if it is moved, and the idle connections to it.
 pub(super) struct File {
     path: PathBuf,
-    /// Keeps the inode from being reused for another file. Opened with `O_PATH`: closing a normal descriptor would drop
-    /// the locks that SQLite holds on the file in this process.
+    /// Descriptor that keeps the inode from being reused for another file. It is opened with `O_PATH`, because closing
+    /// a normal descriptor would drop the locks that SQLite holds on the file in this process.
     pin: OwnedFd,
     busy: Duration,
     idle: Mutex<Vec<Connection>>,
@@ -61,7 +62,7 @@ impl File {
         Ok(Some(file))
     }
 
-    /// True if the path still names this file.
+    /// True if this file is still at its path.
     pub fn in_place(&self) -> Result<bool, StoreError> {
         let own = rustix::fs::fstat(&self.pin).map_err(|error| self.unreadable(error))?;
         match rustix::fs::stat(&self.path) {
@@ -71,15 +72,16 @@ impl File {
         }
     }
 
-    /// Asks the kernel to report when the file may have left its path. Returns true if the file has already left the
-    /// path. The kernel does not report when a folder further up is moved.
+    /// Asks the kernel to report when the file may have been moved away from its path. Returns true if this has already
+    /// happened. The kernel reports moves of the file and its folder, but not of the folders above that.
     pub fn watch_moves(&self, watches: &Watches) -> bool {
         self.watch(watches, WatchFlags::empty());
-        // Check after the watch is set, so that no move is missed.
+        // Check after setting the watch, so that no move is missed.
         self.in_place() == Ok(false)
     }
 
-    /// Asks the kernel to report moves of the file and each write to it. Returns false if the kernel cannot.
+    /// Asks the kernel to report each write to the file, and when the file is moved. Returns false if the kernel cannot
+    /// do this.
     pub fn watch_changes(&self, watches: &Watches) -> bool {
         self.watch(watches, WatchFlags::MODIFY)
     }
@@ -87,20 +89,21 @@ impl File {
     fn watch(&self, watches: &Watches, more: WatchFlags) -> bool {
         let moved = WatchFlags::MOVE_SELF | WatchFlags::DELETE_SELF;
         let is_folder_watched = self.path.parent().is_none_or(|folder| watches.add(folder, moved).is_ok());
-        // If an open file is deleted, the kernel reports a change of its attributes instead of a deletion.
+        // If a file is deleted while it is open, the kernel reports a change of its attributes instead of a deletion.
         watches.add(&self.path, moved | WatchFlags::ATTRIB | more).is_ok() && is_folder_watched
     }
 
-    /// Returns the journal mode, which decides if the rollback journal is kept after a transaction.
+    /// Returns the journal mode, which decides whether the rollback journal is kept after a transaction.
     ///
-    /// SQLite clears the header of a kept journal and overwrites the journal in the next transaction, instead of
-    /// creating and deleting a file each time. That needs only half the CPU time and a quarter of the waiting time. If
-    /// another database replaces this one, a cleared journal does not harm the new database. A write-ahead log would be
-    /// even faster, but SQLite would apply it to the new database. Older hosts delete the journal; they work together
-    /// with hosts that keep it.
+    /// If the journal is kept, SQLite only clears its header, and overwrites the journal in the next transaction,
+    /// instead of creating and deleting a file each time. This needs only half the CPU time and a quarter of the
+    /// waiting time. If another database replaces this one, a cleared journal does not harm the new database. A
+    /// write-ahead log would be even faster, but SQLite would apply it to the new database. Older hosts delete the
+    /// journal. They can share a database with hosts that keep it.
     ///
-    /// A new journal gets the mode of its database, but the group of the process that created it. Users with access
-    /// only through the database's group might be unable to read the journal, and then cannot read the database either.
+    /// A new journal has the same mode as its database, but the group of the process that created it. So users who have
+    /// access only through the database's group might not be able to read the journal. They could then not read the
+    /// database either.
     fn journal(&self) -> Result<&'static str, StoreError> {
         let mode = rustix::fs::fstat(&self.pin).map_err(|error| self.unreadable(error))?.st_mode;
         Ok(if keeps_journal(mode) { "PERSIST" } else { "DELETE" })
@@ -119,7 +122,7 @@ impl File {
         let connected = connect(&self.path, OpenFlags::empty(), self.busy).and_then(|db| Ok((identity(&db)?, db)));
         let (identity, db) = connected.map_err(|error| store_error(&self.path, &error))?;
         check(&self.path, identity)?;
-        // Set the mode only after the check, so that a database of another program keeps its mode.
+        // Set the journal mode only after the check, so that a database of another program keeps its own mode.
         let set = db
             .pragma_update(None, "journal_mode", self.journal()?)
             .and_then(|()| db.pragma_update(None, "journal_size_limit", JOURNAL_KEPT));
@@ -127,8 +130,8 @@ impl File {
         Ok(self.in_place()?.then_some(db))
     }
 
-    /// Keeps a connection for the next request. Drops the connection if SQLite opened it read-only because the file was
-    /// not writable: it would stay read-only even after the file becomes writable.
+    /// Keeps a connection for the next request. If the file was not writable, SQLite has opened the connection
+    /// read-only. Drops such a connection, because it would stay read-only even after the file becomes writable.
     pub fn put_back(&self, connection: Connection) {
         if connection.is_readonly(rusqlite::MAIN_DB).unwrap_or(true) {
             return;
@@ -164,7 +167,7 @@ pub(super) fn create(path: &Path, schema: &str) -> Result<(), StoreError> {
     });
     let (found, mut db) = made.map_err(|error| store_error(path, &error))?;
     check(path, found)?;
-    // Ignore a failure: without the reserve, the store still works as long as the disk has room.
+    // Ignore errors: even without the reserve, the store works as long as the disk has room.
     let _ = reserve(path, &mut db);
     Ok(())
 }
@@ -175,8 +178,8 @@ fn keeps_journal(mode: u32) -> bool {
     group & !others == 0
 }
 
-/// Reserves room in the database and its journal, so that a takeover succeeds even if the disk is full. A leader needs
-/// no additional room, because it only overwrites.
+/// Reserves room in the database and its journal, so that a takeover succeeds even if the disk is full. After that, a
+/// leader needs no more room, because it only overwrites.
 fn reserve(path: &Path, db: &mut Connection) -> rusqlite::Result<()> {
     let mut journal = path.as_os_str().to_owned();
     journal.push("-journal");
@@ -193,8 +196,8 @@ fn reserve(path: &Path, db: &mut Connection) -> rusqlite::Result<()> {
         transaction.execute_batch(sql)?;
         transaction.commit()
     };
-    // Each row takes slightly more than a page. The update makes the journal grow, and dropping the table frees the
-    // pages.
+    // Each row takes slightly more than one page. The update makes the journal grow, and dropping the table frees the
+    // pages in the database.
     let fill = format!("INSERT INTO reserve SELECT zeroblob({PAGE}) FROM n");
     step(&format!(
         "CREATE TABLE IF NOT EXISTS reserve (page BLOB); DELETE FROM reserve;
@@ -214,9 +217,9 @@ fn connect(path: &Path, extra: OpenFlags, busy: Duration) -> rusqlite::Result<Co
         std::thread::sleep(BUSY_LOOK);
         count < looks
     }))?;
-    // A term that has begun must survive a power failure, or another host could begin it again. FULL is not enough
-    // where the journal is deleted, as during the creation of the file: only EXTRA also syncs the folder. Otherwise the
-    // journal could reappear and undo the commit.
+    // A term that has begun must survive a power failure; otherwise, another host could begin the same term again. FULL
+    // is not enough if the journal is deleted, for example while the file is being created: only EXTRA also syncs the
+    // folder. Without that, the journal could reappear after a power failure and undo the commit.
     db.pragma_update(None, "synchronous", "EXTRA")?;
     Ok(db)
 }
@@ -237,12 +240,12 @@ fn identity(db: &Connection) -> rusqlite::Result<Identity> {
 fn check(path: &Path, identity: Identity) -> Result<(), StoreError> {
     match identity {
         Identity { empty: true, .. } => {
-            Err(misconfigured(path, "the file is empty: start a host on this store, which completes it"))
+            Err(misconfigured(path, "the file is empty: start a host on this store, which initializes it"))
         }
         Identity { application: APPLICATION, format: FORMAT, .. } => Ok(()),
         Identity { application: APPLICATION, format, .. } => Err(misconfigured(
             path,
-            format!("has format {format}, this version of Baton reads {FORMAT}: use the version that created it"),
+            format!("has format {format}, but this version of Baton reads {FORMAT}: use the version that created it"),
         )),
         Identity { .. } => Err(misconfigured(path, "is a database of another program: name another folder")),
     }
@@ -276,7 +279,7 @@ pub(super) fn store_error(path: &Path, error: &rusqlite::Error) -> StoreError {
     }
 }
 
-/// Like [`store_error`], but returns `None` if the file has been moved or replaced.
+/// Same as [`store_error`], but returns `None` if the file has been moved or replaced.
 pub(super) fn unless_moved(path: &Path, error: &rusqlite::Error) -> Option<StoreError> {
     let moved = error.sqlite_error().is_some_and(|error| error.extended_code == MOVED);
     (!moved).then(|| store_error(path, error))
@@ -286,11 +289,11 @@ pub(super) fn misconfigured(path: &Path, why: impl Display) -> StoreError {
     StoreError::Misconfigured(format!("{}: {why}", path.display()))
 }
 
-/// Returns the error for a path, or for files next to it, that cannot be accessed. SQLite does not give the reason, so
-/// this function looks for it in the file system.
+/// Returns the error for a path that cannot be accessed, or whose neighboring files cannot be accessed. SQLite does not
+/// report the reason, so this function looks for it in the file system.
 pub(super) fn out_of_reach(path: &Path, what: &str, error: &dyn Display, why: Option<Errno>) -> StoreError {
-    // If the path does not exist, check the folder above it. A file system that does not count its blocks or inodes
-    // reports 0 of 0.
+    // If the path does not exist, check the folder that should contain it. A file system that does not count its blocks
+    // or inodes reports 0 of 0.
     let is_full = |there: &StatVfs| there.f_blocks > 0 && there.f_bavail == 0;
     let has_no_more_files = |there: &StatVfs| there.f_files > 0 && there.f_favail == 0;
     let there = path.ancestors().find_map(|path| rustix::fs::statvfs(path).ok());
@@ -310,7 +313,8 @@ pub(super) fn out_of_reach(path: &Path, what: &str, error: &dyn Display, why: Op
     misconfigured(path, format!("{what} ({error}): {remedy}"))
 }
 
-/// Refuses anything but a regular file. Opening a pipe would block, and opening a folder fails with an unclear error.
+/// Refuses anything but a regular file. Opening a pipe would block, and opening a folder would fail with an unclear
+/// error.
 fn refuse_other_kinds(path: &Path, found: &rustix::fs::Stat) -> Result<(), StoreError> {
     if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile {
         return Ok(());

@@ -1,16 +1,16 @@
-//! The claim: a term's right to change the document, and the document as the term knows it.
+//! The claim: a term's right to change the document, and the content of the document as the term knows it.
 //!
-//! All safety depends on the conditional write. A write with an unknown outcome is repeated unchanged until the store
+//! Safety depends only on the conditional write. A write with an unknown outcome is repeated unchanged until the store
 //! reports that the write succeeded or that its condition failed. If the condition failed, the term reads the document,
 //! and adopts the document's version only if the document has the marks of that write. Any other mark means that the
 //! term is over.
 //!
-//! In a swap, no instance waits for the store. While the old instance is still running, its process claims the document
-//! for the next term in one additional write. The old instance's later commits are based on that claim.
+//! During a swap, no instance has to wait for the store. While the old instance is still running, its process claims
+//! the document for the next term in one additional write. The old instance's later commits are based on that claim.
 //!
-//! While a node requests the lease, or surveys a lease that is being given up, it already reads the document for its
-//! first term. If the document changes after that read, the claim's condition fails, and the node reads the document
-//! again.
+//! While a node requests a lease, or surveys the store because the leader is giving up the lease, it already reads the
+//! document for its first term. If the document changes after that read, the claim's condition fails, and the node
+//! reads the document again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,13 +29,13 @@ use baton_base::gate::Gate;
 /// A host that claims an election's state.
 #[derive(Clone)]
 pub struct Claimant {
-    /// The store that has the state.
+    /// The store that contains the state.
     pub store: Arc<dyn ObjectStore>,
     /// The election.
     pub election: ElectionName,
-    /// The limits of the state.
+    /// The limits that apply to the state.
     pub limits: Limits,
-    /// The document that the previous term in this process left.
+    /// The document that the previous term in this process has left for the next one.
     pub handover: Handover,
     /// The document that was read before the term began.
     pub read_ahead: ReadAhead,
@@ -47,7 +47,7 @@ pub struct Claimant {
 #[derive(Clone, Default)]
 pub struct Handover(Arc<Mutex<Option<HandoverOffer>>>);
 
-/// The document as read before the term began. The next claim starts from this document.
+/// The document as it was read before the term began. The next claim starts from this document.
 #[derive(Clone, Default)]
 pub struct ReadAhead(Arc<Mutex<JoinSet<Found>>>);
 
@@ -62,8 +62,8 @@ struct HandoverOffer {
     document: Option<(Version, Arc<Document>)>,
 }
 
-/// One term's claim on its election's state. Dropping it offers the document to the next term in this process, if that
-/// term's claim was made in advance. Drop it only after all claims and commits have finished.
+/// One term's claim on its election's state. When this value is dropped, it offers the document to the next term in
+/// this process, if that term's claim was made in advance. Drop it only after all claims and commits have finished.
 pub struct Claim {
     document: Arc<Document>,
     history: Arc<AsyncMutex<History>>,
@@ -72,8 +72,8 @@ pub struct Claim {
 /// A handle that claims the state for the next term while this term's instance is still running.
 pub struct HandoverClaim(Arc<AsyncMutex<History>>);
 
-/// The document as one term knows it, and the term's writes. The writes are made one at a time, and each is based on
-/// the previous one.
+/// The document as one term knows it, and the term's writes. There is only one write at a time, and each write is based
+/// on the previous one.
 struct History {
     home: Claimant,
     term: Term,
@@ -82,7 +82,7 @@ struct History {
     version: Version,
     /// A write that may have reached the store, but whose outcome is unknown.
     unsettled: Option<Arc<Document>>,
-    /// The next term and the mark of its claim, set once the claim has been attempted.
+    /// The next term and the mark of its claim. Set once this claim has been attempted.
     next: Option<(Term, Mark)>,
 }
 
@@ -98,8 +98,8 @@ pub enum Change {
 /// The reason why a term could not claim the state. The term's instance is not started.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ClaimError {
-    /// This term or a higher one has already claimed the state: the election's record was lost or reset to an earlier
-    /// term.
+    /// This term or a higher one has already claimed the state, because the election's record was lost or reset to an
+    /// earlier term.
     #[error("term {0} has already claimed the state")]
     Superseded(Term),
     /// The stored document cannot be used.
@@ -108,7 +108,7 @@ pub enum ClaimError {
     /// The term ended before the state was claimed.
     #[error("the term ended before it could claim its state")]
     TermOver,
-    /// The store cannot be used.
+    /// The state could not be read or written.
     #[error("the state cannot be claimed: {0}")]
     Store(String),
 }
@@ -128,10 +128,10 @@ pub enum CommitError {
     /// The store refuses the commit. Nothing was saved.
     #[error("the state cannot be saved: {0}")]
     Unavailable(String),
-    /// The term ended before the store answered: the commit may or may not have been saved.
+    /// The term ended before the store answered. The commit may or may not have been saved.
     #[error("the term ended before the store answered: the commit may or may not have been saved")]
     Unknown,
-    /// Another term has claimed the state, or an operator has changed it: this term is over.
+    /// Another term has claimed the state, or an operator has changed it. This term is over.
     #[error("another term or an operator has claimed the state: this term is over")]
     Superseded(Term),
 }
@@ -145,7 +145,7 @@ impl Claimant {
         tried(self.store.write(VersionedObject::State, &self.election, version, content)).await
     }
 
-    /// Claims the state for `term`, whose effects pass `gate`.
+    /// Claims the state for `term`. `gate` is the gate of that term's instance.
     ///
     /// # Errors
     /// [`ClaimError`] if the state could not be claimed.
@@ -162,8 +162,8 @@ impl Claimant {
         Ok(Claim { document, history: Arc::new(AsyncMutex::new(history)) })
     }
 
-    /// Writes the claim of `term`. `ahead` is the mark of a claim that was made for this term in advance; a commit of
-    /// the old instance may still follow that claim.
+    /// Writes the claim of `term`. `ahead` is the mark of the claim that was made for this term in advance, if any. The
+    /// old instance may still commit after such a claim.
     async fn write_claim(
         &self,
         term: Term,
@@ -189,8 +189,7 @@ impl Claimant {
             };
             let is_superseded =
                 |found: &Document| found.term > term || (found.term == term && Some(found.claim) != ahead);
-            // A document that was read ahead may lead to a write, but never to an error: the stored document may have
-            // been repaired since.
+            // Do not fail because of a document that was read ahead: the stored document may have been repaired since.
             if is_old && found.as_ref().map_or(true, is_superseded) {
                 continue;
             }
@@ -208,7 +207,7 @@ impl Claimant {
             gate.pass().map_err(|_| ClaimError::TermOver)?;
             match self.write(version.as_ref(), content).await {
                 Ok(version) => return Ok((version, document)),
-                // Another writer or an earlier attempt was faster: the next read shows which.
+                // Either another writer was faster, or an earlier attempt has succeeded. The next read shows which.
                 Err(StoreError::Conflict) => {}
                 Err(error) => pace.wait(&error).await.map_err(ClaimError::Store)?,
             }
@@ -219,13 +218,13 @@ impl Claimant {
 async fn read(store: &dyn ObjectStore, election: &ElectionName) -> Found {
     Ok(match tried(store.read(VersionedObject::State, election, None)).await? {
         Reading::Found(version, content) => Some((version, content)),
-        // A store answers `Unchanged` only if the request contains a known version.
+        // The request contains no known version, so the answer is never `Unchanged`.
         Reading::Nothing | Reading::Unchanged => None,
     })
 }
 
 impl ReadAhead {
-    /// Starts to read in the given runtime, unless a read has already been started.
+    /// Starts to read the document on the given runtime, unless a read has already been started.
     pub fn begin(&self, runtime: &Handle, store: Arc<dyn ObjectStore>, election: ElectionName) {
         let mut reading = self.lock();
         if reading.is_empty() {
@@ -238,7 +237,7 @@ impl ReadAhead {
         drop(std::mem::take(&mut *self.lock()));
     }
 
-    /// Waits for the result of the read. Returns `None` if no read was started.
+    /// Waits for the result of the read. Returns `None` if no read has been started.
     async fn take(&self) -> Option<Found> {
         let mut reading = std::mem::take(&mut *self.lock());
         reading.join_next().await?.ok()
@@ -265,15 +264,16 @@ impl Handover {
 }
 
 impl Claim {
-    /// Returns the saved keys and values: those from the start of this claim, changed by its own commits.
+    /// Returns the saved keys and values: those that existed when this claim was made, with the changes by its own
+    /// commits.
     pub fn entries(&self) -> &BTreeMap<String, Bytes> {
         &self.document.entries
     }
 
-    /// Saves all changes, or none. Returns when the store has answered, or when the term has ended.
+    /// Saves either all changes or none. Returns when the store has answered, or when the term has ended.
     ///
     /// # Errors
-    /// [`CommitError`] says why the changes were not saved, and whether that is certain.
+    /// Returns a [`CommitError`], which says why the changes were not saved, or that the outcome is unknown.
     pub async fn commit(&mut self, changes: Vec<Change>) -> Result<(), CommitError> {
         let mut history = self.history.lock().await;
         let committed = history.commit(changes).await;
@@ -291,7 +291,8 @@ impl Drop for Claim {
     fn drop(&mut self) {
         let Ok(history) = self.history.try_lock() else { return };
         let Some((term, claim)) = history.next else { return };
-        // An unsettled write might still be saved after the next instance has begun to read.
+        // If there is an unsettled write, do not offer the document: the write might still be saved after the next
+        // instance has begun to read.
         let is_known = history.unsettled.is_none() && history.document.claim == claim;
         let document = is_known.then(|| (history.version.clone(), Arc::clone(&history.document)));
         history.home.handover.leave(HandoverOffer { term, claim, document });
@@ -299,8 +300,8 @@ impl Drop for Claim {
 }
 
 impl HandoverClaim {
-    /// Claims the state for `term`. Dropping the future is safe: when `term` begins, its own claim finds out if this
-    /// claim succeeded.
+    /// Claims the state for `term`. Dropping the future is safe: when `term` begins, its own claim finds out whether
+    /// this claim succeeded.
     ///
     /// # Errors
     /// [`CommitError`], as for a commit.
@@ -332,7 +333,7 @@ impl History {
             }
         }
         let (size, before) = (document.size(), self.document.size());
-        // If the limit was lowered, a state that exceeds it may still shrink.
+        // If the limit has been lowered and the state exceeds it, commits may still make the state smaller.
         if size > self.home.limits.total && size > before {
             return Err(CommitError::TooLarge(format!(
                 "the state would have {size} bytes; the limit is {}, and `--max-state` raises it",
@@ -358,8 +359,8 @@ impl History {
         self.settle(false).await
     }
 
-    /// Repeats the unsettled write until its outcome is known. `in_doubt` is true if an earlier attempt may have been
-    /// saved.
+    /// Repeats the unsettled write until its outcome is known. `in_doubt` is true if an earlier attempt may have
+    /// succeeded.
     async fn settle(&mut self, mut in_doubt: bool) -> Result<(), CommitError> {
         let Some(next) = self.unsettled.clone() else { return Ok(()) };
         let content = next.encode_aside().await.map_err(|error| CommitError::Unavailable(error.to_string()))?;
@@ -387,14 +388,15 @@ impl History {
         }
     }
 
-    /// Finds out why the version has changed: an earlier attempt was saved, or another writer has claimed the state.
+    /// Finds out why the version has changed: either an earlier attempt has succeeded, or another writer has claimed
+    /// the state.
     async fn after_conflict(&mut self, next: Arc<Document>, in_doubt: bool) -> Result<(), CommitError> {
         let tell = Arc::clone(&self.home.tell);
         let mut pace = RetryPacer::new(&*tell);
         loop {
             if self.gate.pass().is_err() {
-                // The stored document has changed. Leave the write unsettled, so that the next term reads the document
-                // from the store.
+                // The stored document has changed, and this term can no longer read it. Leave the write unsettled, so
+                // that the next term reads the document from the store.
                 return Err(if in_doubt { CommitError::Unknown } else { CommitError::Refused });
             }
             match self.home.read().await {
@@ -406,7 +408,7 @@ impl History {
                             Ok(())
                         }
                         other => {
-                            // Only this process claims the state for its next term. So if the document contains that
+                            // Only this process can claim the state for its next term. So if the document contains that
                             // term, an operator must have changed the document.
                             let ours = self.next.map(|(term, _)| term);
                             let term = other.map_or(0, |(_, found)| found.term);
@@ -416,7 +418,7 @@ impl History {
                         }
                     };
                 }
-                // Reading again is safe: the failed condition can never hold again.
+                // The read can be repeated: the condition has failed, and can never hold again.
                 Err(error) => drop(pace.wait(&error).await),
             }
         }
@@ -428,7 +430,8 @@ impl History {
         self.unsettled = None;
     }
 
-    /// Returns the final error of a commit. A commit in doubt stays unsettled, and its outcome is reported as unknown.
+    /// Returns the error with which a commit ends. If the commit may have succeeded, it stays unsettled, and the error
+    /// says that the outcome is unknown.
     fn end(&mut self, in_doubt: bool, error: CommitError) -> CommitError {
         match error {
             CommitError::Superseded(_) => error,
@@ -447,7 +450,7 @@ fn new_mark() -> Result<Mark, CommitError> {
 
 fn check_key(key: &str) -> Result<(), CommitError> {
     if key.is_empty() || key.len() > KEY {
-        return Err(CommitError::InvalidKey(format!("a key has 1 to {KEY} bytes, not {}", key.len())));
+        return Err(CommitError::InvalidKey(format!("a key must have 1 to {KEY} bytes, not {}", key.len())));
     }
     Ok(())
 }

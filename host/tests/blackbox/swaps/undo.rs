@@ -36,7 +36,7 @@ fn version_that_traps_is_rolled_back_on_all_nodes(fleet: Fleet) {
     assert!(fleet.between(tried.term, back.term) <= fleet.failures(&good), "{back:?}");
     fleet.check_that_it_led_throughout(&alpha);
 
-    // The store contains the reason of the rejection, and the other nodes report the rejection, too.
+    // The store contains the reason for the rejection, and the other nodes report the rejection, too.
     let row = fleet.row_until(&bad, "to be rejected in the store", |row| row["verdict"] == "rejected");
     assert_eq!((&row["rejected_by"], &row["current"]), (&"alpha".into(), &false.into()), "{row}");
     assert!(row["reason"].as_str().is_some_and(|reason| reason.contains("unreachable")), "{row}");
@@ -44,7 +44,8 @@ fn version_that_traps_is_rolled_back_on_all_nodes(fleet: Fleet) {
     let on_standby = fleet.rejected(&beta, &bad);
     assert_eq!(on_standby.text("fallback"), good.digest, "{on_standby:?}");
 
-    // Neither the next leader nor a new node runs the bad version. The new node reports the rejection.
+    // The next leader does not run the bad version, and neither does a new node. The new node reports that the version
+    // is rejected.
     assert_eq!(alpha.terminate().code(), Some(0));
     let on_beta = fleet.runs(&good, back.term);
     assert_eq!(on_beta.from, "beta");
@@ -71,7 +72,7 @@ fn version_is_rolled_back_for_each_kind_of_failure(fleet: Fleet) {
     let made = |name: &str, more: &str| Version::of(&fleet, name, &component(more, "wasi:cli/run@0.2.0"));
     let bad = [
         (fleet.version("fatal 2"), "is not for here", 1),
-        (fleet.version("fails 3"), "3 failures within its probation, the last: fails 3 fails", 3),
+        (fleet.version("fails 3"), "3 failures within its probation, most recently: fails 3 fails", 3),
         (made("starts with a trap", "(func $trap unreachable) (start $trap)"), "unreachable", 1),
         // The nodes run with `--max-memory 64MiB`, so this version cannot start.
         (made("wants 128 MiB", "(memory 2048)"), "memory", 1),
@@ -79,7 +80,7 @@ fn version_is_rolled_back_for_each_kind_of_failure(fleet: Fleet) {
     are_rolled_back(&fleet, &[], &bad);
 }
 
-/// The value of `--stall-after` below is longer than any pause of a working version on a busy machine.
+/// `--stall-after` is so long that no working version can seem to stall, even on a busy machine.
 fn version_that_stalls_is_rolled_back(fleet: Fleet) {
     let bad = [(fleet.version("stalls 4"), "no progress", 1)];
     are_rolled_back(&fleet, &[("--stall-after", "30s")], &bad);

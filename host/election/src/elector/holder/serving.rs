@@ -1,4 +1,4 @@
-//! Supervision of the instance, and the consequences of its end.
+//! Supervises the instance, and handles its end.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -21,7 +21,7 @@ pub(super) struct Serving {
     pub(super) started: Time,
     /// The time at which this node learned that the guest is running.
     pub(super) begun: Option<Time>,
-    /// The end of the grace, once the instance has been asked to stop.
+    /// The end of the grace period, once the instance has been asked to stop.
     pub(super) grace_ends: Option<Time>,
     pub(super) killed: Option<Killed>,
     /// True if the instance's process is ending, by the kill or by itself, but the operating system has not finished
@@ -32,7 +32,7 @@ pub(super) struct Serving {
     pub(super) healthy: bool,
     /// Evidence that the lease is lost, if it is known to be.
     pub(super) lost: Option<String>,
-    /// The reason why the version is bad, if the instance is being stopped for that reason.
+    /// The reason why the version is bad, if that is why the instance is being stopped.
     pub(super) rejected: Option<String>,
 }
 
@@ -43,8 +43,8 @@ pub(super) struct Killed {
     pub(super) counted_from: Time,
     /// The time of the last check.
     pub(super) seen: Now,
-    /// True if the host was paused past the deadline, and the kill timeout is already counted from its wake-up. In that
-    /// case the timeout is not restarted again.
+    /// True if the host was paused past the deadline, and the kill timeout was restarted when the host woke up. The
+    /// timeout is restarted only once.
     after_a_pause: bool,
 }
 
@@ -76,12 +76,12 @@ impl Holding {
         if is_overdue {
             serving.overdue = true;
             if serving.dying {
-                // Ending this host would not end the process any sooner, but would end everything else that runs on the
-                // host.
+                // Ending this host would not make the instance's process end sooner, but would stop everything else
+                // that the host runs.
                 serving.give_up(context, since_renewal);
             } else {
                 let reason =
-                    format!("an instance still runs {since_renewal:.1?} after the last renewal: the host ends itself");
+                    format!("an instance is still running {since_renewal:.1?} after the last renewal: the host exits");
                 context.effects.push_back(Effect::Abort { reason });
             }
         }
@@ -95,11 +95,11 @@ impl Holding {
         }
     }
 
-    /// Restarts the kill timeout if the host was paused past the deadline: during the pause, the gate refused
+    /// Restarts the kill timeout if the host was paused past the deadline. During the pause, the gate refused
     /// everything, and the host could not learn that the instance was gone. The timeout is restarted only once;
-    /// otherwise a host that is paused repeatedly would never end. It is not restarted if it had elapsed before the
-    /// pause. A clock that is set forward is not a pause: the host was running, and would have noticed the end of the
-    /// instance.
+    /// otherwise, a host that is paused again and again would never end. The timeout is not restarted if it had already
+    /// elapsed before the pause. A clock that is set forward does not count as a pause: the host was running, and would
+    /// have noticed that the instance was gone.
     pub(super) fn check_killed_instance(&mut self, context: &Context) {
         let (now, deadline, timing) = (context.time(), self.deadline(context), &context.settings.timing);
         let Stage::Serving(Serving { killed: Some(killed), .. }) = &mut self.stage else { return };
@@ -145,12 +145,13 @@ impl Holding {
         }
     }
 
-    /// True if the host no longer waits for the instance, whose end now depends only on the kernel.
+    /// True if the host no longer waits for the instance. The instance is dying, and its end now depends only on the
+    /// kernel.
     pub(super) fn is_left_dying(&self) -> bool {
         matches!(&self.stage, Stage::Serving(Serving { overdue: true, dying: true, .. }))
     }
 
-    /// Resets the version's count of failures: the instance has been healthy for long enough.
+    /// Resets the version's failure count, because the instance has been healthy for long enough.
     fn note_health(&mut self, context: &Context) {
         self.streak.failures = 0;
         if let Some(record) = self.writer.record().filter(|record| record.failures > 0 && !self.writer.is_busy()) {
@@ -175,8 +176,8 @@ impl Holding {
         }
     }
 
-    /// Rejects the version if it stalls within its probation; otherwise makes this node step down. An instance that is
-    /// stopping or dying need not make progress: it is killed when its grace ends.
+    /// Handles an instance that makes no progress: rejects the version if it is on probation; otherwise, this node
+    /// steps down. Ignores an instance that is stopping or dying: it is killed when its grace period ends.
     pub(super) fn stalled(&mut self, context: &mut Context, reason: String) {
         match &mut self.stage {
             Stage::Serving(serving) if serving.grace_ends.is_some() || serving.dying => {}
@@ -213,18 +214,18 @@ impl Holding {
         let was_stopped = serving.grace_ends.is_some();
         let (term, version, started, begun) = (serving.term, serving.version.clone(), serving.started, serving.begun);
         let rejected = serving.rejected.take().filter(|_| context.versions.is_on_probation(&version));
-        // The instance may have become healthy since the timer was last checked.
+        // The instance may have been running for long enough by now, even if the timer has not been handled yet.
         if !serving.healthy && context.time().since(started) >= HEALTHY_AFTER {
             self.note_health(context);
         }
-        // An instance that was asked to stop has not failed, whatever it returns.
+        // An instance that was asked to stop does not count as failed, whatever it returns.
         let end = if was_stopped { End::Killed } else { end };
         match rejected {
             Some(reason) => context.reject(term, reason),
             None => context.judge(&version, term, begun, &end),
         }
         if self.leave.is_none() && context.versions.digest() != Some(&version.digest) {
-            // This outcome does not concern the version that follows immediately.
+            // The planned version is another one. It starts without a delay, because this outcome does not concern it.
             self.stage = Stage::Noting { rest: Duration::ZERO };
             return None;
         }
@@ -233,7 +234,7 @@ impl Holding {
             End::Killed | End::Superseded { .. } => self.unable,
             End::Done | End::Failed(_) | End::Crashed(_) | End::Fatal(_) => 0,
         };
-        // Whatever the record says, one more failure must not overflow.
+        // The record may contain any count. Leave room for one more failure, so that the addition does not overflow.
         let failures = self.streak.failures.min(u32::MAX - 1);
         let is_pause = end == End::Done && context.settings.on_done == OnDone::Repeat;
         let (failures, rest) = match end {
@@ -248,8 +249,10 @@ impl Holding {
                 (0, wait)
             }
             End::Unable(why) if self.unable >= UNABLE_TO_STEP_DOWN => {
-                let why =
-                    format!("this node failed {} times in a row to start the instance, the last: {why}", self.unable);
+                let why = format!(
+                    "this node failed {} times in a row to start the instance, most recently: {why}",
+                    self.unable
+                );
                 self.leave.get_or_insert(LeaveReason::StepDown(why));
                 (failures, Duration::ZERO)
             }
@@ -259,7 +262,7 @@ impl Holding {
                 (failures, rest)
             }
             End::Failed(why) | End::Crashed(why) | End::Fatal(why) if failures + 1 >= FAILURES_TO_STEP_DOWN => {
-                let why = format!("{} failures in a row, the last: {why}", failures + 1);
+                let why = format!("{} failures in a row, most recently: {why}", failures + 1);
                 self.leave.get_or_insert(LeaveReason::StepDown(why));
                 (failures + 1, Duration::ZERO)
             }
@@ -302,7 +305,7 @@ impl Serving {
         context.versions.proven_at(&self.version, self.begun?, context.settings.probation)
     }
 
-    /// Lets the lease expire, unless it is already known to be lost.
+    /// Stops using the lease and lets it expire, unless it is already known to be lost.
     fn give_up(&mut self, context: &mut Context, since_renewal: Duration) {
         if self.lost.is_none() {
             let reason = "the kernel does not end the instance's process after a kill: a disk hangs, or a debugger \
@@ -313,7 +316,7 @@ impl Serving {
         }
     }
 
-    /// Asks the instance to stop; the next term is not known yet.
+    /// Asks the instance to stop, at a time when the next term is not known yet.
     pub(super) fn stop(&mut self, context: &mut Context, reason: StopReason, message: &str, grace: Duration) {
         self.ask_to_stop(context, reason, message, grace, None);
     }

@@ -1,4 +1,4 @@
-//! The steps between terms: the last outcome is noted, then another term begins or the lease is given up.
+//! The steps between terms. The holder records the last outcome, and then begins another term or gives up the lease.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -21,11 +21,12 @@ pub(super) struct FailureStreak {
 }
 
 impl FailureStreak {
-    /// The streak with which a new holder starts. If a host died during a term, that counts as a failure of the
-    /// version.
+    /// The failure streak with which a new holder starts. If the previous host died during a term, that counts as a
+    /// failure of the version.
     pub(super) fn after(context: &Context, opening: &AcquireBasis) -> Self {
         match (&opening.record, opening.way) {
-            // A pause follows only an instance that returned ok, so there is no failure to count.
+            // The previous leader was pausing, which it does only after an instance has returned ok. So there is no
+            // failure to count.
             (Some(record), _) if !context.pause_left(Some(record)).is_zero() => Self::default(),
             (Some(Record { module, failures, .. }), AcquireMode::InsteadOf(_) | AcquireMode::Reclaim(_)) => {
                 Self { module: module.clone(), failures: failures.saturating_add(1) }
@@ -35,21 +36,21 @@ impl FailureStreak {
     }
 }
 
-/// The reason to give up the lease.
+/// The reason why the holder gives up the lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum LeaveReason {
     Shutdown,
-    /// The node steps down for this reason, and a cool-off follows.
+    /// The node steps down for this reason. A cool-off follows.
     StepDown(String),
     /// The node must not lead, for this reason.
     Ineligible(String),
-    /// No version is left that may run here.
+    /// There is no version left that this node may run.
     NothingToServe,
     Over,
 }
 
 impl Holding {
-    /// Writes the outcome of a term, if it changes the record, and rests afterwards.
+    /// Writes the outcome of a term if it changes the record. The holder rests afterwards.
     pub(super) fn note(
         &mut self,
         context: &mut Context,
@@ -71,21 +72,21 @@ impl Holding {
             record.paused_until = paused_until;
             record.failures = failures;
             record.outcome = outcome;
-            // The record may already name a version that was replaced before it was served.
+            // The record may name a version that was replaced before it was served.
             record.module = Some(version.digest.clone());
             self.writer.want(record, Purpose::Note, context.time());
         }
     }
 
-    /// Steps down for a while if this node reclaims its lease after at least two consecutive failures. Otherwise, a
-    /// host that its instance kills would restart and reclaim the lease again and again without a pause.
+    /// Steps down for a while if this node has reclaimed its lease after at least two consecutive failures. Without
+    /// this pause, a host that is killed by its own instance would restart and reclaim the lease again and again.
     pub(super) fn step_down_if_host_keeps_dying(&mut self, context: &Context, opening: &AcquireBasis) {
         let Some(record) = opening.record.as_ref().filter(|record| context.versions.is_in(record)) else { return };
         if record.failures == 0 || !matches!(opening.way, AcquireMode::Reclaim(_)) {
             return;
         }
         let failures = self.streak.failures;
-        self.leave = Some(LeaveReason::StepDown(format!("{failures} failures in a row, the last: the host died")));
+        self.leave = Some(LeaveReason::StepDown(format!("{failures} failures in a row, most recently: the host died")));
         self.writer.want(Record { failures, ..record.clone() }, Purpose::Note, context.time());
         self.stage = Stage::Noting { rest: Duration::ZERO };
     }
@@ -101,7 +102,8 @@ impl Holding {
         }
     }
 
-    /// Takes the steps that need no answer from the store. Only [`Self::gone`] leaves `Serving`.
+    /// Moves on to the next stage if that needs no answer from the store. Never leaves the stage `Serving`: only
+    /// [`Self::gone`] does that.
     pub(super) fn advance(&mut self, context: &mut Context) -> Option<Role> {
         if matches!(self.stage, Stage::Serving(_)) {
             return None;
@@ -129,7 +131,7 @@ impl Holding {
             Stage::Noting { rest } if !self.writer.is_busy() => {
                 self.stage = Stage::Resting { until: context.time() + rest };
             }
-            // The planned module changed after the term was written: the term would name the wrong module.
+            // The planned module has changed since the term was written, so the term names the wrong module.
             Stage::Claimed if !self.is_claimed(context) => self.stage = Stage::Resting { until: context.time() },
             _ => {}
         }
@@ -157,15 +159,15 @@ impl Holding {
 
     fn claim(&mut self, context: &mut Context) {
         let mut record = context.next_record(self.writer.record(), self.length);
-        // No other version has been served since, so the streak continues, even if the record named another version in
-        // the meantime.
+        // No other version has been served since, so the streak continues. It does not matter if the record has named
+        // another version in between.
         if self.streak.module == record.module {
             record.failures = self.streak.failures;
         }
         if context.time() < self.pause_until {
             record.paused_until = self.writer.record().and_then(|record| record.paused_until);
         }
-        // From now on, the term may be in the store, whatever the writer learns about it.
+        // From now on, the term may be in the store, even if the writer never learns whether it is.
         context.memory.highest_term = record.term;
         self.writer.want(record, Purpose::Term, context.time());
     }
@@ -183,8 +185,8 @@ impl Holding {
             && context.versions.is_in(record)
     }
 
-    /// Replaces an instance whose version is no longer planned. The next term is written first, while the old instance
-    /// runs, so that nothing delays the new instance.
+    /// Replaces an instance whose version is no longer planned. The next term is written while the old instance still
+    /// runs, so that the new instance need not wait for that write.
     pub(super) fn change_over(&mut self, context: &mut Context) {
         let Stage::Serving(serving) = &self.stage else { return };
         let is_planned = context.versions.digest().is_none_or(|digest| *digest == serving.version.digest);
@@ -204,7 +206,7 @@ impl Holding {
         }
     }
 
-    /// True if half of D is left. Otherwise hastens a renewal.
+    /// Returns true if at least half of D is left. Otherwise, renews the lease now.
     fn renewed_recently(&mut self, context: &Context) -> bool {
         let fresh = self.is_fresh(context);
         if !fresh {
@@ -234,18 +236,17 @@ impl Holding {
             context.begin_cool_off(reason);
         }
         if matches!(self.stage, Stage::Settling(_) | Stage::Recalling { .. }) {
-            // A release would mean to the next holder that no instance can still be running, but this node does not
-            // know that.
+            // A release tells the next holder that no instance can still be running. This node does not know that.
             return leave_to_run_out(context, "another node's instance may still be running".to_string());
         }
-        // Write the mark together with the last term's outcome, but leave out a term that has not begun.
+        // Write the mark together with the last term's outcome, but without the next term, which has not begun.
         let last = if matches!(self.stage, Stage::Noting { .. }) { self.writer.wanted() } else { self.writer.record() };
         let (writer, last, until) = (self.writer.clone(), last.cloned(), self.renewed + self.length);
         Some(Role::Releasing(Releasing::new(context, self.id, writer, last, until)))
     }
 }
 
-/// Returns to standby without a release. The next holder reads that the lease has expired, and starts immediately.
+/// Returns to standby without releasing the lease. Once the lease has expired, the next holder can start immediately.
 fn leave_to_run_out(context: &mut Context, why: String) -> Option<Role> {
     let reason = format!("{why}, so this node lets the lease expire");
     context.report(Report::NotReleased { reason: reason.clone() });

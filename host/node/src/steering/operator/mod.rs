@@ -26,7 +26,7 @@ const POLL: Duration = Duration::from_millis(200);
 const RESPONSE_WITHIN: Duration = Duration::from_secs(4);
 /// Shortest time during which requests to a busy store are retried, even if `patience` is shorter.
 const SHORTEST_PATIENCE: Duration = Duration::from_secs(2);
-/// Time within which every live node reads a command and confirms it.
+/// Time in which every live node reads a command and confirms it.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(6);
 
 /// Checks whether a string is valid as the reason for a command.
@@ -38,7 +38,7 @@ pub fn check_reason(reason: &str) -> Result<(), String> {
         return Err("it is empty: leave it out, or give a reason".to_owned());
     }
     if reason.len() > LONGEST_REASON {
-        return Err(format!("it has {} bytes, and the limit is {LONGEST_REASON}: write a shorter one", reason.len()));
+        return Err(format!("it has {} bytes, but the limit is {LONGEST_REASON}: write a shorter one", reason.len()));
     }
     Ok(())
 }
@@ -70,7 +70,7 @@ pub struct Operator<'a> {
     pub reason: Option<String>,
     /// Maximum time to wait for the effect.
     pub patience: Duration,
-    /// The recipients of hints, so that nodes need not wait until their next poll.
+    /// The recipients of hints, which save nodes the wait for their next poll.
     pub called: HintTarget<'a>,
 }
 
@@ -85,13 +85,13 @@ pub enum HintTarget<'a> {
     Node(&'a ChangeNotifier),
 }
 
-/// Reason why a command has no effect.
+/// The reason why a command has no effect.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoEffect {
     /// The election does not exist.
     #[error("there is no election {0} in this store: no host has contended for it yet; check `--store`")]
     Unknown(ElectionName),
-    /// The command makes no sense at the moment, and was not sent.
+    /// The command makes no sense in the current state of the election, so it was not sent.
     #[error("{0}")]
     Refused(String),
     /// The command was sent, but was superseded or has not taken effect in time.
@@ -137,7 +137,7 @@ impl LeaseView {
         Some(Leader { node, incarnation: record.incarnation.clone(), term: record.term })
     }
 
-    /// Returns the leader if its term is higher than `term`. The term shows whether the record is current: after a
+    /// Returns the leader if its term is higher than `term`. A lower term shows that the record is out of date: after a
     /// node has acquired an expired lease, the record still names the previous holder for a while.
     fn leader_above(&self, term: Term) -> Option<Leader> {
         self.leader().filter(|leader| leader.term > term)
@@ -157,7 +157,7 @@ impl LeaseView {
 }
 
 impl Operator<'_> {
-    /// Sends a command, and waits for it to take effect: up to `patience`, but at least 2 s.
+    /// Sends a command, and waits for it to take effect. Waits for up to `patience`, or 2 s if that is longer.
     ///
     /// # Errors
     /// [`NoEffect`].
@@ -177,7 +177,7 @@ impl Operator<'_> {
         self.begin().known().await
     }
 
-    /// Reads the announcements of nodes that may still be live, judged by this machine's clock.
+    /// Reads the announcements of nodes that, by this machine's clock, may still be live.
     pub(super) async fn nodes(&self) -> Result<Vec<Announcement>, NoEffect> {
         self.begin().nodes().await
     }
@@ -258,9 +258,9 @@ impl CommandRun<'_> {
             }
             Some(next) => format!("{} leads in term {}", next.node, next.term),
             None => match self.known().await?.suspended {
-                Some(order) => format!("no node leads, since {election} is suspended by {}", escape(&order.told())),
+                Some(order) => format!("no node leads, because {election} is suspended by {}", escape(&order.told())),
                 None if others > 0 => "no node has taken the lease yet".to_owned(),
-                None => "no node leads, since no other node has announced that it can".to_owned(),
+                None => "no node leads, because no other node has announced that it can".to_owned(),
             },
         };
         let period = humantime::format_duration(Duration::from_secs(for_s));
@@ -288,7 +288,7 @@ impl CommandRun<'_> {
                 )));
             };
             let leader = self.read_lease().await?.leader();
-            // A node that has not read the steering object since the command could still acquire the lease.
+            // A node that has not read the command yet could still acquire the lease.
             let nodes = self.nodes().await?;
             let now = now_by_leader(before.leader().as_ref(), &nodes);
             let unconfirmed = unconfirmed(now, &nodes, &asked.mark(), &[]);
@@ -352,12 +352,12 @@ impl CommandRun<'_> {
             }
             if seen.is_over() {
                 return Ok(format!(
-                    "{election} is resumed, but its coordinator has finished: `baton rerun {election}` runs it again\n"
+                    "{election} is resumed, but its coordinator is finished: `baton rerun {election}` runs it again\n"
                 ));
             }
             let nodes = self.nodes().await?;
-            // Announcements from before the command confirm nothing, even if they have the same mark: their nodes may
-            // have exited.
+            // An announcement from before the command confirms nothing, even if it has the same mark: its node may have
+            // exited.
             let now = now();
             let unconfirmed = unconfirmed(now, &nodes, &asked.mark(), &before);
             if !nodes.iter().any(|said| could_lead(now, said)) && unconfirmed.is_empty() {
@@ -396,7 +396,7 @@ impl CommandRun<'_> {
             LeaseState::Held => match (&seen.record, seen.leader()) {
                 (None, _) => true,
                 (_, Some(leader)) => return Err(NoEffect::Refused(held_by_host(election, &leader, &seen))),
-                // A host that has just acquired the lease will soon write the record, so wait for a change.
+                // A host that has just acquired the lease will soon write the record, so wait until the record changes.
                 (Some(record), None) => {
                     let writes = record.lease.max(Duration::from_secs(5));
                     let version = seen.version.clone();
@@ -450,7 +450,7 @@ impl CommandRun<'_> {
         Ok(leader)
     }
 
-    /// Returns an error unless a node has contended for the election or a module was pushed to it.
+    /// Returns an error if no node has contended for the election and no module was pushed to it.
     async fn refuse_unknown_election(&self, seen: &LeaseView, nodes: &[Announcement]) -> Result<(), NoEffect> {
         let is_there = seen.lease.is_some() || !nodes.is_empty();
         if is_there || self.store.read_control(self.election, None).await? != baton_store::Reading::Nothing {
@@ -471,7 +471,7 @@ impl CommandRun<'_> {
         }
     }
 
-    /// Explains why the same node still leads although the command was sent.
+    /// Explains why the node that led before the command was sent still leads.
     async fn still_leads(&self, leader: &Leader, request: Option<&Request>) -> Result<String, NoEffect> {
         let (asked, nodes) = (self.known().await?, self.nodes().await?);
         let said = nodes.iter().find(|said| said.incarnation == leader.incarnation);
@@ -490,7 +490,7 @@ impl CommandRun<'_> {
 
     fn order(&self) -> Result<CommandOrigin, NoEffect> {
         CommandOrigin::now(&self.by, self.reason.as_deref())
-            .map_err(|error| NoEffect::Refused(format!("the system has no random numbers: {error}")))
+            .map_err(|error| NoEffect::Refused(format!("the system provides no random numbers: {error}")))
     }
 
     async fn request(&self, ask: Ask) -> Result<Request, NoEffect> {
@@ -611,8 +611,8 @@ impl CommandRun<'_> {
     }
 }
 
-/// Returns true if a node announces that it could lead. A node that is ineligible because of a transfer counts, too,
-/// because the next request ends this ineligibility.
+/// Returns true if a node announces that it could lead. A node that is ineligible because of a transfer also counts,
+/// because the next request makes it eligible again.
 fn could_lead(now: OffsetDateTime, said: &Announcement) -> bool {
     let is_out = said.ineligible.as_ref().is_some_and(|why| why != "transferring");
     said.is_fresh(now) && !is_out && !said.holds.is_empty()

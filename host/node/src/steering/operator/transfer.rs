@@ -1,4 +1,4 @@
-//! Transfers of the lease to a node that an operator has named or that the leader prefers.
+//! Transfers of the lease to a node that an operator has named, or to which the leader hands over.
 
 use baton_base::escape::escape;
 use baton_election::Term;
@@ -17,8 +17,8 @@ struct Before {
 }
 
 impl Operator<'_> {
-    /// Hands over to a node that the leader prefers. Does nothing if the steering object has changed since `asked`, or
-    /// if another node leads.
+    /// Hands over from the leader to a node of its choice. Does nothing if the steering object has changed since
+    /// `asked`, or if another node leads now.
     pub(in crate::steering) async fn hand_over(
         &self,
         from: &NodeIncarnation,
@@ -47,7 +47,7 @@ impl CommandRun<'_> {
             let (seen, nodes) = (self.read_lease().await?, self.nodes().await?);
             self.refuse_unknown_election(&seen, &nodes).await?;
             let (last, before) = (seen.term(), seen.leader());
-            // The target may not have read yet that a suspension has ended.
+            // The target may not have read yet that the election was resumed.
             let named = nodes.iter().find(|announcement| announcement.node == to);
             let is_behind = named.is_some_and(|announcement| announcement.ineligible.as_deref() == Some("suspended"));
             if !is_behind || Instant::now() >= confirm_by {
@@ -58,7 +58,7 @@ impl CommandRun<'_> {
         };
         if let Some(leader) = &before {
             if leader.incarnation == target {
-                return Ok(format!("{to} leads {election} already, in term {}\n", leader.term));
+                return Ok(format!("{to} already leads {election}, in term {}\n", leader.term));
             }
             self.refuse_unaware_leader(leader, &nodes)?;
         }
@@ -102,8 +102,8 @@ impl CommandRun<'_> {
         let mut other_leader = None;
         let taken = self.wait_until(deadline, |seen| match seen.leader() {
             Some(leader) if leader.incarnation == target => true,
-            // A higher term of the previous leader counts only after the lease was given up: until then, it may be
-            // another term under the same lease.
+            // If the previous leader has a higher term, count it only after the lease was given up. Until then, it may
+            // be another term under the same lease.
             Some(leader)
                 if leader.term > last
                     && (is_given_up || before.as_ref().is_none_or(|one| one.incarnation != leader.incarnation)) =>
@@ -175,7 +175,7 @@ impl CommandRun<'_> {
                 announcement.at
             ));
         }
-        // All other reasons for ineligibility end when the target reads this request.
+        // When the target reads this request, all other reasons for ineligibility end.
         if let Some(why) = announcement
             .ineligible
             .as_ref()
