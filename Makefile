@@ -1,8 +1,8 @@
-# Each target first lists missing tools that it cannot install, and installs the others itself. Run `make` without a
-# target to list all targets.
+# Each target first lists the missing tools that it cannot install, and installs all others. Run `make` without a target
+# to list the targets.
 
 CARGO ?= cargo
-# Tools that scripts/setup.sh built, because they were missing.
+# Find the tools that scripts/setup.sh built because they were missing.
 export PATH := $(CURDIR)/.cache/tools/bin:$(PATH)
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 HEARTBEAT := $(TARGET)/wasm32-wasip2/release/heartbeat.wasm
@@ -16,7 +16,7 @@ help: ## List the targets
 
 demo: setup ## Show three nodes and one leader: a crash, a takeover, a hand-off (under 30 s once built)
 	$(GUESTS) --package heartbeat
-	# With the whole workspace and this feature, the shared dependencies are built the same way as for the tests.
+	# Build the whole workspace with this feature, so that the tests can use the same builds of the shared dependencies.
 	$(CARGO) build --locked --workspace --features baton-store/conformance --bin baton --bin demo
 	@$(TARGET)/debug/demo $(TARGET)/debug/baton $(HEARTBEAT)
 
@@ -63,7 +63,7 @@ faults: setup-tests ## Stop and kill hosts, break leases and delete records for 
 	host/tests/azurite.sh install
 	FAULTS_MINUTES=$(MINUTES) FAULTS_SEED=$(SEED) FAULTS_STATE=$(STATE) FAULTS_ONLY='$(ONLY)' FAULTS_NODES=$(NODES) FAULTS_OLD='$(OLD)' $(CARGO) test --locked --workspace --test faults -- --nocapture on_
 
-# 80 deaths per minute: a debug build manages about 90.
+# Kill 80 times per minute: a debug build manages about 90.
 COUNT ?= $(shell expr $(MINUTES) '*' 80)
 
 deaths: setup-tests ## Kill a leader's host and runner at any point of a term, for MINUTES=2 or COUNT=1000 times, and check the effects

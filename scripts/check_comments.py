@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Lists Rust comments that a reader stumbles over: a doc comment that opens without a noun or a verb, a line that is too long.
+"""Lists Rust comments that are hard to read: doc comments that open without a noun or a verb, and lines that are too long.
 
 A doc comment opens with a noun or a verb: "The highest term seen so far", "Returns the current leader". An opening such as
-"What is read" or "Whether it leads" has no subject. With the share of such openings above LIMIT, the exit status is 1.
+"What is read" or "Whether it leads" has no subject. If the share of such openings exceeds LIMIT, the exit status is 1.
 
 Usage: check_comments.py [--list] PATH…
 """
@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-# The share of doc comments that may open without a noun or a verb, in percent.
+# Maximum share of doc comments that open without a noun or a verb, in percent.
 LIMIT = 4.0
 COLUMNS = 120
 
@@ -19,7 +19,7 @@ HEADLESS = re.compile(
     r"(What|Whether|Who|Whom|Whose|Whoever|Whatever|Which|Where|When|Why|How|Of|That|So|Such|None where|Nothing where|As|In so"
     r"|By|For|With|Without|From|To|On|At|Under|Until|Unless|Since|After|Before|Because|Though|And|Or|But|Not)\b"
 )
-# "How to …" and "When …" with a main clause are fine in running text, but not as the first words of an item's documentation.
+# "How to …" and "When …" are fine in running text, but not as the first words of an item's documentation.
 DOC = re.compile(r"\s*(///|//!)(?!/) ?(.*)")
 
 

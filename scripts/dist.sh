@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds a release in target/dist: baton-VERSION-TARGET.tar.gz, a .deb, a Python wheel and an npm package, each with a
+# Builds a release in target/dist: baton-VERSION-TARGET.tar.gz, a .deb, a Python wheel and an npm package. Each has a
 # checksum and, if DIST_KEY names a key, a signature. The same commit, toolchain and C compiler produce the same bytes
 # in any folder.
 #
@@ -59,8 +59,7 @@ dist() {
   (cd "$out" && cat -- *.sha256 && ls -l "$name/baton")
 }
 
-# Installs a tool in its pinned version. A debug build is used, because an optimized build would take longer than it
-# saves.
+# Installs a tool in its pinned version, as a debug build: an optimized build would take longer than it would save.
 tool() {
   local name=$1 version=$2
   if ! grep -qF "\"$name $version (" "$tools/.crates.toml" 2>/dev/null; then
@@ -69,7 +68,7 @@ tool() {
   fi
 }
 
-# Builds the program, which contains the list of its dependencies, and checks that it contains no paths of this machine.
+# Builds the program, including the list of its dependencies, and checks that it contains no paths of this machine.
 program() {
   local cargo_home=${CARGO_HOME:-$HOME/.cargo} build=$out/build
   local maps=("$build=/build" "$root=/baton" "$cargo_home=/cargo")
@@ -114,8 +113,8 @@ licences() {
   cargo metadata --locked --format-version 1 --filter-platform "$target" | python3 scripts/licences.py baton >"$1/LICENSES.txt"
 }
 
-# Writes the bill of materials in CycloneDX format. cargo-cyclonedx writes one next to each manifest, and identifies
-# packages of this repository by their local paths, which are replaced here.
+# Writes the bill of materials in CycloneDX format. cargo-cyclonedx writes one next to each manifest. It identifies this
+# repository's packages by their local paths, which this function replaces.
 parts() {
   local file=baton-parts.cdx
   trap 'find . -name target -prune -o -name baton-parts.cdx.json -exec rm {} +' RETURN
@@ -127,7 +126,7 @@ root, path = sys.argv[1:]
 with open(path) as file:
     text = file.read().replace(f"file://{root}", "file:///baton")
 document = json.loads(text)
-# The serial number differs in each run.
+# Remove the serial number, which differs in each run.
 document.pop("serialNumber", None)
 assert root not in text and len(document["components"]) > 100
 json.dump(document, sys.stdout, indent=1, sort_keys=True)
@@ -135,8 +134,8 @@ print()
 END
 }
 
-# Copies the docs, and the files that they tell the reader to install. Links to the sources would be broken, so they are
-# removed.
+# Copies the docs, and the files that they tell the reader to install. Removes links to source files, because they would
+# be broken.
 pages() {
   cp LICENSE *.md "$1"
   cp -r docs packaging wit "$1"
@@ -150,7 +149,7 @@ pack() {
   (cd "$(dirname "$folder")" && sha256sum "$(basename "$folder").tar.gz" >"$(basename "$folder").tar.gz.sha256")
 }
 
-# Packages need the completions and man pages, which only a machine of the same architecture can generate.
+# The packages contain the completions and man pages, which only a machine of the same architecture can generate.
 packages() {
   if [[ -d $1/man ]]; then
     scripts/packages.py "$1" "$version" "$target" "$repository" >/dev/null
@@ -174,7 +173,7 @@ sign() {
   done
 }
 
-# The other folder has a path of another length, and no Git repository.
+# The other folder has a path of a different length, and is not a Git repository.
 check() {
   other=$(mktemp -d)
   trap 'rm -rf "$other"' EXIT

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the docs as a searchable book, target/docs/index.html: the pages in `docs` and in the root folder, and the
-# files that they link to. The first run installs mdBook, which takes minutes.
+# Builds the docs as a searchable book, target/docs/index.html. The book contains the pages in `docs` and in the root
+# folder, and the files that they link to. The first run installs mdBook, which takes several minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +15,7 @@ if [[ "$("$tools/bin/mdbook" --version 2>/dev/null || true)" != "mdbook v$versio
   rm -rf "$tools/target"
 fi
 
-# mdBook expects all pages in one folder, with SUMMARY.md at its root.
+# mdBook expects all pages in one folder, with SUMMARY.md at the root of that folder.
 rm -rf "$book" "$target/docs"
 mkdir -p "$book/src"
 git ls-files -z '*.md' docs wit examples guest-sdk/examples LICENSE | xargs -0 cp --parents -t "$book/src"

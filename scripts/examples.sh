@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds examples/scheduler in the given languages, by default in all: target/examples/*.wasm. The script needs Rust,
-# Node with npm, and Python 3. It installs all other tools in .cache, in the versions that are pinned here and next to
-# the sources. It skips a component that is newer than its sources.
+# Builds examples/scheduler in the given languages, or in all languages by default: target/examples/*.wasm. The script
+# needs Rust, Node with npm, and Python 3. It installs all other tools in .cache. Their versions are pinned in this
+# script and next to the sources. A component that is newer than its sources is not built again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,7 +28,7 @@ main() {
   done
 }
 
-# Builds the component of one language, unless it is up to date. For Rust, cargo decides.
+# Builds the component in one language, unless it is up to date. For Rust, cargo decides whether it is.
 build() {
   local language=$1 component=$out/scheduler-$1.wasm start
   if [[ $language != rust && -f $component ]] &&
@@ -56,7 +56,7 @@ tools_js() {
   node_tools
 }
 
-# Disables StarlingMonkey's fetch event, the server side. The scheduler uses only `fetch`.
+# Disables StarlingMonkey's fetch event, which only a server needs. The scheduler is a client: it calls `fetch`.
 build_js() {
   "$cache/node/node_modules/.bin/componentize-js" "$sources/js/scheduler.js" \
     --wit "$wit" --world-name scheduler --disable fetch-event --out "$1"
@@ -66,7 +66,7 @@ tools_python() {
   python_tools python
 }
 
-# Builds from a copy, because Python writes bytecode next to its sources.
+# Builds from a copy of the sources, because Python writes bytecode next to them.
 build_python() {
   local work=$cache/python/work
   rm -rf "$work"
@@ -109,14 +109,14 @@ build_go() {
   (cd "$cache/node" && node "$root/$sources/go/component.mjs" "$work/core.wasm" "$root/$wit" "$1")
 }
 
-# Installs componentize-js, and jco, which turns core modules into components like `wasm-tools component new`.
+# Installs componentize-js, and jco, which turns core modules into components as `wasm-tools component new` does.
 node_tools() {
   need npm 'Node with npm from https://nodejs.org'
   if ! cmp -s "$sources/js/package-lock.json" "$cache/node/installed"; then
     rm -rf "$cache/node"
     mkdir -p "$cache/node"
     cp "$sources/js/package.json" "$sources/js/package-lock.json" "$cache/node"
-    # Not `npm ci`, because packages for other systems may be missing in the registry.
+    # Do not use `npm ci`: it fails if packages for other systems are missing from the registry.
     npm install --prefix "$cache/node" --no-save --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
     cp "$sources/js/package-lock.json" "$cache/node/installed"
   fi
@@ -134,7 +134,8 @@ python_tools() {
   fi
 }
 
-# rust_tool PACKAGE COMMAND VERSION FLAGS...: installs a debug build, because the build takes longer than the tool runs.
+# rust_tool PACKAGE COMMAND VERSION FLAGS...: installs a tool. Uses a debug build, because building the tool takes
+# longer than running it.
 rust_tool() {
   local tools=$root/.cache/tools
   if [[ "$("$tools/bin/$2" --version 2>/dev/null || true)" != *" $3" ]]; then

@@ -3,9 +3,9 @@
 #
 #   scripts/fuzz.sh [MINUTES [READER…]]
 #
-# MINUTES is the total time, 1 by default. Two readers run at a time, each for its share of the time. To fuzz one reader
-# for longer, name it. Needs g++, for libFuzzer. The first run takes minutes longer, because it builds most dependencies
-# again.
+# MINUTES is the total time, 1 by default. Two readers are fuzzed at a time, each for its share of the time. To fuzz one
+# reader for longer, name it. The script needs g++, for libFuzzer. The first run takes several minutes longer, because
+# it builds most dependencies again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,7 +25,7 @@ fi
 readers=("${readers[@]%/}")
 readers=("${readers[@]##*/}")
 seconds=$((minutes * 60 * at_a_time / ${#readers[@]}))
-# A single reader gets the whole time, not twice the time.
+# A single reader gets the total time, not twice as much.
 ((seconds <= minutes * 60)) || seconds=$((minutes * 60))
 ((seconds > 0)) || seconds=1
 for reader in "${readers[@]}"; do
@@ -41,7 +41,7 @@ fi
 RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/covered.sh \
   cargo build --locked --workspace --features baton-fuzz/libfuzzer --bin fuzz
 
-# Fuzzes one reader. It starts from the committed corpus, and adds inputs to a second corpus in the target folder.
+# Fuzzes one reader. Starts from the committed corpus, and adds new inputs to a second corpus in the target folder.
 fuzz() {
   local reader=$1 work=$target/fuzz/$1
   mkdir -p "$work/corpus"

@@ -14,7 +14,7 @@ from pathlib import Path
 # Prefixes of the names of license files, in lower case.
 NAMES = ("license", "licence", "copying", "copyright", "notice", "unlicense")
 
-# Bytes. A larger file is not a license.
+# Maximum size of a license file, in bytes. A larger file is not a license.
 LONGEST = 1 << 20
 
 MIT = """Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated
@@ -107,7 +107,7 @@ def standard(package, apache):
     by = "; ".join(package["authors"]) or f"the authors of {package['name']} ({package['repository']})"
     offered = package["license"].replace("(", " ").replace(")", " ").replace("/", " OR ").split()
     if "Apache-2.0" in offered:
-        # The LLVM exceptions apply only if the package grants them.
+        # Include the LLVM exceptions only if the package grants them.
         return apache if "LLVM-exception" in offered else apache.split("--- LLVM Exceptions")[0]
     for licence, text in (("MIT", MIT), ("BSD-3-Clause", BSD)):
         if licence in offered:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Cross-compiles the host for 64-bit ARM, and checks its lints. With --run, also runs the tests of the elector and the
-# embedded store in qemu's user mode (Debian: qemu-user). Instances cannot run there, because qemu's user mode does not
-# support seccomp filters and Landlock, which confine their processes.
+# Checks the host's lints for 64-bit ARM. With --run, also runs the tests of the elector and the embedded store in
+# qemu's user mode (Debian: qemu-user). Instances cannot run there, because qemu's user mode does not support seccomp
+# filters and Landlock, which confine the instances' processes.
 #
 #   scripts/lint-arm.sh          checks the lints
 #   scripts/lint-arm.sh --run    also runs the tests that can be emulated
@@ -27,7 +27,7 @@ if [[ ${1-} == --run ]]; then
     exit 1
   fi
   cargo test --locked --target "$TARGET" -p baton-election --test rules
-  # Skips a test that starts its own program, which works only if qemu is registered with the kernel (binfmt_misc).
+  # Skip a test that starts its own program again. That works only if qemu is registered with the kernel (binfmt_misc).
   cargo test --locked --target "$TARGET" -p baton-store --lib --test conformance -- sqlite --skip of_many_processes
   cargo run --locked --target "$TARGET" -p baton --bin baton -- --version
 fi

@@ -32,7 +32,7 @@ formatting() {
 
 lints() {
   cargo clippy --locked --workspace --all-targets -- -D warnings
-  # The packages that are built for guests.
+  # Check the packages that are built for guests.
   cargo clippy --locked --workspace --exclude 'baton' --exclude 'baton-[!s]*' --exclude 'baton-store' \
     --target wasm32-wasip2 -- -D warnings
 }
@@ -41,7 +41,7 @@ docs() {
   RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --workspace --exclude baton-fuzz
 }
 
-# Each backend of the store is optional.
+# The store's features are optional. Checks the package with none of them, and with each one alone.
 features() {
   local features
   for features in '' sqlite azure conformance; do
@@ -57,7 +57,7 @@ contract() {
   done < <(find wit -type f -print0)
 }
 
-# Finds broken links, and lines that a merge has duplicated: headings, table rows, sentences.
+# Finds broken links, and headings, table rows and sentences that a merge has duplicated.
 pages() {
   local page
   git ls-files -z '*.md' | xargs -0 python3 scripts/check_links.py

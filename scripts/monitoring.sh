@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the dashboard and the alerts in docs/monitoring. They may use only metrics that docs/monitoring.md lists. With
-# promtool, which is part of Prometheus, the script also checks the alerting rules and runs their tests.
+# Checks the dashboard and the alerts in docs/monitoring. They may use only metrics that docs/monitoring.md lists. If
+# promtool (part of Prometheus) is installed, the script also checks the alerting rules and runs their tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -3,9 +3,9 @@
 
     scripts/packages.py FOLDER VERSION TARGET REPOSITORY
 
-FOLDER is a folder that scripts/dist.sh made, with the program, its completions and its man pages. The script writes
-the packages next to it. SOURCE_DATE_EPOCH is the timestamp of all files in them, so the same FOLDER produces the same
-bytes.
+FOLDER is a folder that scripts/dist.sh has created. It contains the program, its completions and its man pages. The
+script writes the packages next to that folder. All files in the packages have the timestamp SOURCE_DATE_EPOCH, so the
+same FOLDER always produces the same bytes.
 """
 
 import base64
@@ -27,7 +27,7 @@ NAME = "baton-host"
 SUMMARY = "Runs the one job of a fleet that must run in exactly one place at a time"
 LICENSE = "Apache-2.0 WITH LLVM-exception"
 EPOCH = int(os.environ["SOURCE_DATE_EPOCH"])
-# Names of the architectures in Rust, Debian, Python and Node.
+# Names of the architectures: Rust's name, and the names in Debian, Python and Node.
 MACHINES = {"x86_64": ("amd64", "x86_64", "x64"), "aarch64": ("arm64", "aarch64", "arm64")}
 README = f"""# Baton
 
@@ -114,7 +114,7 @@ def npm(folder: Path, version: str, cpu: str, repository: str) -> Path | None:
         (work / "package.json").write_text(json.dumps(manifest, indent=2) + "\n")
         command = ["npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", folder.parent.resolve()]
         subprocess.run(command, cwd=work, check=True, stdout=subprocess.DEVNULL)
-    # npm's file name does not contain the architecture.
+    # Add the architecture, which is missing from the file name that npm chooses.
     return (folder.parent / f"{NAME}-{version}.tgz").rename(folder.parent / f"{NAME}-{version}-linux-{cpu}.tgz")
 
 

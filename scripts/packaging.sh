@@ -35,7 +35,7 @@ if [[ -f $tools/versions ]]; then
   for kind in ServiceAccount ConfigMap Deployment PodDisruptionBudget Service; do
     grep -qx "kind: $kind" <<<"$made" || { echo "packaging: kustomize does not output the $kind" >&2 && exit 1; }
   done
-  # Checks the overlay in the docs, in a temporary folder.
+  # Check the overlay that the docs show, in a temporary folder.
   overlay=$(mktemp -d)
   sed -n '/^```yaml$/,/^```$/p' docs/kubernetes.md | grep -v '^```' |
     sed "s#\.\./baton/packaging#$(realpath --relative-to="$overlay" .)/packaging#" >"$overlay/kustomization.yaml"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Lists all missing tools, and how to install them. Then installs the Rust targets for coordinators: wasm32-wasip2, and
-# wasm32-wasip1 for the tests of modules that the host wraps as components. Does nothing if everything is installed.
+# also wasm32-wasip1, which only tests need: they test modules that the host wraps as components. Does nothing if
+# everything is installed.
 #
 #   scripts/setup.sh            for the host and coordinators in Rust
 #   scripts/setup.sh examples   also for coordinators in other languages
@@ -15,7 +16,7 @@ need() {
   command -v "$1" >/dev/null || missing+=("$1: $2")
 }
 
-# Checks for a version of Node that the JavaScript tools support.
+# Checks that the installed version of Node is one that the JavaScript tools support.
 is_right_node() {
   node -e 'const [major, minor] = process.versions.node.split(".").map(Number);
     process.exit(major > 22 || (major === 22 && minor >= 12) || (major === 20 && minor >= 19) ? 0 : 1)'

@@ -16,7 +16,7 @@ import xml.etree.ElementTree as xml
 # Most tests wait for processes, so more tests than CPUs run at a time.
 TESTS_PER_PROCESSOR = 6
 SLOWEST = 10
-# The scenarios that only STORES=all runs. The other ignored tests are started by other tests, or are searches.
+# The scenarios that run only with STORES=all. All other ignored tests are searches, or are started by other tests.
 ON_AZURITE = "binary(blackbox) & test(/(^|::)on_azurite(::|$)/)"
 
 root = pathlib.Path(__file__).resolve().parent.parent
@@ -36,7 +36,7 @@ def nextest(arguments):
 
 
 def doctests():
-    """Runs the doctests. Returns True if all passed, and the numbers of passed and failed ones."""
+    """Runs the doctests. Returns True if all passed, and the numbers of doctests that passed and failed."""
     command = ["cargo", "test", "--locked", "--workspace", "--doc", "--no-fail-fast"]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as process:
         passed = failed = 0
@@ -53,7 +53,7 @@ def main():
     runs = [nextest(arguments)]
     if os.environ.get("STORES") == "all":
         runs.append(nextest(["--run-ignored=only", "-E", ON_AZURITE]))
-    # With arguments, only nextest's tests run, because nextest does not support doctests.
+    # If there are arguments, run only nextest's tests: the arguments are for nextest, which does not support doctests.
     examples_hold, passed, failed = doctests() if not arguments else (True, 0, 0)
 
     suites = [suite for _, report in runs if report is not None for suite in report.iter("testsuite")]

@@ -49,7 +49,7 @@ impl AsyncTerm {
     /// Runs a future, and drops it if the host asks this instance to stop. Dropping it cancels a request in flight.
     ///
     /// # Errors
-    /// [`Stop`] if the request to stop came before the future completed.
+    /// [`Stop`] if the host asked the instance to stop before the future completed.
     pub async fn until_stop<F: Future>(&self, future: F) -> Result<F::Output, Stop> {
         match either(future, self.stopped()).await {
             Either::First(output) => Ok(output),

@@ -49,7 +49,7 @@ impl Failure {
         matches!(self.kind, Kind::Fatal(_))
     }
 
-    /// Returns true if the instance was killed before its function returned. Only tests see such a failure.
+    /// Returns true if the instance was killed before its function returned. Such a failure occurs only in tests.
     #[cfg(not(target_family = "wasm"))]
     pub fn is_kill(&self) -> bool {
         matches!(self.kind, Kind::Killed(_))
@@ -71,7 +71,7 @@ impl Failure {
     }
 
     /// Returns `text`, followed by the line of code where this failure was created. Omits the line if it is in another
-    /// crate, as for `map_err(Failure::fatal)`, whose caller is the standard library.
+    /// crate: for `map_err(Failure::fatal)`, for example, it would be a line of the standard library.
     pub(crate) fn located(&self, text: &str) -> String {
         let (file, line) = (self.location.file(), self.location.line());
         if file.starts_with('/') {

@@ -56,8 +56,9 @@ impl Client {
     /// instance to stop.
     ///
     /// # Errors
-    /// There is no response, or the response is invalid. If the host gives a reason, as for a server that
-    /// `--allow-http` does not permit, [`downcast_ref`](Error::downcast_ref) finds it as [`NoResponse`].
+    /// Returns an error if there is no response or the response is invalid. If the host gives a reason, for example
+    /// because `--allow-http` does not permit the server, [`downcast_ref`](Error::downcast_ref) returns it as
+    /// [`NoResponse`].
     pub async fn send<B: Into<Body>>(&self, request: Request<B>) -> Result<Response<Body>, Error> {
         #[cfg(target_family = "wasm")]
         return self.client.send(request).await.map_err(|error| match error.downcast::<ErrorCode>() {
@@ -71,7 +72,8 @@ impl Client {
     /// Sends a GET request and parses the response body as JSON.
     ///
     /// # Errors
-    /// There is no response, its status is not 2xx, or its body is not JSON of this type. The message includes the URL.
+    /// Returns an error if there is no response, its status is not 2xx, or its body is not JSON of this type. The error
+    /// message includes the URL.
     #[cfg(feature = "json")]
     pub async fn get_json<T: serde::de::DeserializeOwned>(&self, url: &str) -> Result<T, Error> {
         self.read_json(url).await.map_err(|error| error.context(format!("GET {url}")))
@@ -87,7 +89,7 @@ impl Client {
     }
 }
 
-/// The host's reason why a request has no response.
+/// The reason, given by the host, why there is no response to a request.
 #[derive(Debug, Clone, thiserror::Error)]
 pub struct NoResponse(
     /// The reason, as `wasi:http` defines it.

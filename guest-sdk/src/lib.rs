@@ -39,14 +39,14 @@
 //!
 //! # Failing
 //! `?` converts any error into a [`Failure::retryable`]: this node runs the coordinator again. [`Failure::fatal`] makes
-//! the node step down. Both log the line of code where the failure occurred. Returning a [`Stop`] with `?` is not a
-//! failure.
+//! the node step down. In both cases, the host logs the line of code where the failure occurred. Returning a [`Stop`]
+//! with `?` is not a failure.
 //!
 //! # State
 //! An instance starts with fresh memory. The next term, on any node, can read what an instance saved in
-//! [`Term::state`], and `baton state get ELECTION KEY` prints it. A value is bytes, or any serde type as JSON.
-//! [`State::commit`] saves several changes atomically. A save returns once the store has confirmed it. Once another
-//! term can begin, this term can no longer save.
+//! [`Term::state`], and `baton state get ELECTION KEY` prints it. A value is either bytes or any serde type, which is
+//! saved as JSON. [`State::commit`] saves several changes atomically. A save returns once the store has confirmed it.
+//! Once another term can begin, this term can no longer save.
 //!
 //! Do the work first, then save the fact that it is done. Make the work safe to repeat: the instance can end between
 //! the two steps.
@@ -54,8 +54,8 @@
 //! # Waiting
 //! To wait for a time or the stop, [`Term::sleep`] is enough. With the feature `async`, a coordinator is an async
 //! function that can wait for several things at once, on the runtime of the crate [`wstd`]. [`AsyncTerm::sleep`] and
-//! [`AsyncTerm::stopped`] return futures. [`AsyncTerm::until_stop`] runs a future until the stop. Combine these with
-//! other crates, such as `futures-lite` in this example.
+//! [`AsyncTerm::stopped`] return futures. [`AsyncTerm::until_stop`] runs a future until it completes or the stop comes.
+//! You can combine these methods with other crates, such as `futures-lite` in this example:
 //!
 #![cfg_attr(feature = "async", doc = "```")]
 #![cfg_attr(not(feature = "async"), doc = "```ignore")]
@@ -127,10 +127,10 @@
 //! # Testing
 #![cfg_attr(not(target_family = "wasm"), doc = "[`testing::Harness`] runs a coordinator in a test of `cargo test`,")]
 #![cfg_attr(target_family = "wasm", doc = "`testing::Harness` runs a coordinator in a test of `cargo test`,")]
-//! sync or async, without a host. The test's clock advances while the coordinator sleeps, so that ten minutes pass
-//! instantly. The test decides when the stop comes, which commit fails and how a server responds, and it can read the
-//! state. The test controls only what the coordinator takes from its term, so read the time from [`Term::now`] instead
-//! of from the system, and read the environment outside the function that the test calls.
+//! sync or async, without a host. The test's clock advances when the coordinator sleeps, so that ten minutes pass
+//! instantly. The test decides when the stop comes, which commits fail and how a server responds, and it can read the
+//! state. The test controls only what the coordinator gets from its term. So read the time from [`Term::now`], not from
+//! the system, and read environment variables outside the function that the test calls.
 //!
 #![cfg_attr(not(target_family = "wasm"), doc = "The module [`testing`] has an example.")]
 //!
@@ -138,8 +138,8 @@
 //! - `json`, on by default: typed values in the state.
 //! - `async`: [`AsyncTerm`] and the module `http`.
 //!
-//! A component without these features has a size of 70 KB. With `json` it has 190 KB, or 115 KB with the release
-//! profile that `baton new` writes. With HTTP it has 370 KB.
+//! A component without these features is 70 KB in size. With `json`, it is 190 KB, or 115 KB with the release profile
+//! that `baton new` writes. With HTTP, it is 370 KB.
 
 mod failure;
 #[cfg_attr(not(target_family = "wasm"), path = "fake.rs")]

@@ -72,16 +72,16 @@ impl State {
     /// Saves one value.
     ///
     /// # Errors
-    /// [`StateError`] says whether the store has the change.
+    /// Returns a [`StateError`], which tells whether the change was saved.
     #[cfg(feature = "json")]
     pub fn put<T: Serialize + ?Sized>(&self, key: &str, value: &T) -> Result<(), StateError> {
         self.commit().put(key, value).save()
     }
 
-    /// Saves bytes, unchanged.
+    /// Saves bytes as they are, without encoding them.
     ///
     /// # Errors
-    /// [`StateError`] says whether the store has the change.
+    /// Returns a [`StateError`], which tells whether the change was saved.
     pub fn put_bytes(&self, key: &str, value: impl Into<Vec<u8>>) -> Result<(), StateError> {
         self.commit().put_bytes(key, value).save()
     }
@@ -89,7 +89,7 @@ impl State {
     /// Removes a key, if it exists.
     ///
     /// # Errors
-    /// [`StateError`] says whether the store has the change.
+    /// Returns a [`StateError`], which tells whether the change was saved.
     pub fn delete(&self, key: &str) -> Result<(), StateError> {
         self.commit().delete(key).save()
     }
@@ -100,7 +100,7 @@ impl State {
     }
 }
 
-/// Changes that [`save`](Self::save) applies atomically, in order.
+/// A list of changes, which [`save`](Self::save) applies atomically and in order.
 #[derive(Debug)]
 #[must_use = "nothing is saved before `save`"]
 pub struct Commit<'a> {
@@ -122,7 +122,7 @@ impl Commit<'_> {
         }
     }
 
-    /// Adds bytes, unchanged.
+    /// Adds bytes as they are, without encoding them.
     pub fn put_bytes(mut self, key: &str, value: impl Into<Vec<u8>>) -> Self {
         self.changes.push(Change::Put((key.to_owned(), value.into())));
         self
@@ -137,7 +137,7 @@ impl Commit<'_> {
     /// Saves all changes, and returns once the store has confirmed them.
     ///
     /// # Errors
-    /// [`StateError`] says whether the store has the change.
+    /// Returns a [`StateError`], which tells whether the change was saved.
     pub fn save(self) -> Result<(), StateError> {
         match self.wrong {
             Some(error) => Err(error),
@@ -146,8 +146,8 @@ impl Commit<'_> {
     }
 }
 
-/// The reason why a read or a commit failed. A failed commit has saved nothing, except possibly for
-/// [`Unknown`](Self::Unknown).
+/// The reason why a read or a commit failed. A failed commit has saved nothing. The exception is
+/// [`Unknown`](Self::Unknown): the commit may then have been saved.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
@@ -164,7 +164,7 @@ pub enum StateError {
     #[error("nothing was saved: {0}")]
     Unavailable(String),
     /// The deadline passed before the store responded. The next term can see whether the commit was saved.
-    #[error("the commit may be saved or not: {0}")]
+    #[error("the commit may or may not have been saved: {0}")]
     Unknown(String),
     /// A value cannot be encoded as JSON.
     #[error("nothing was saved: the value for the key `{key}` cannot be written as JSON")]

@@ -69,7 +69,7 @@ impl Term {
         self.unless_stopped()
     }
 
-    /// Checks whether the host has asked this instance to stop. For loops that never sleep.
+    /// Checks whether the host has asked this instance to stop. Call this in a loop that never sleeps.
     ///
     /// # Errors
     /// [`Stop`] if the host has asked this instance to stop.
@@ -85,14 +85,14 @@ impl Term {
         }
     }
 
-    /// Reports progress. With `--stall-after`, an instance that reports no progress for that time counts as stalled,
-    /// and its node steps down.
+    /// Reports progress. If an instance reports no progress for the time set with `--stall-after`, it counts as
+    /// stalled, and its node steps down.
     pub fn progress(&self) {
         self.host.progress();
     }
 
-    /// Gives up leadership. The host then asks this instance to stop. This node does not contend for the lease for at
-    /// least 10 s.
+    /// Gives up leadership. The host then asks this instance to stop. For at least 10 s, this node does not try to lead
+    /// again.
     pub fn step_down(&self, reason: &str) {
         self.host.step_down(reason);
     }

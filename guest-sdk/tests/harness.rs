@@ -1,4 +1,4 @@
-//! Tests of the test host, `Harness`, on which the tests of coordinators rely.
+//! Tests of `Harness`, the simulated host that the tests of coordinators use.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 
 use std::time::{Duration, SystemTime};
@@ -105,7 +105,7 @@ fn a_kill_drops_what_runs_and_leaves_what_was_saved() {
     struct Dropped<'a>(&'a std::cell::Cell<bool>, &'a Term);
     impl Drop for Dropped<'_> {
         fn drop(&mut self) {
-            // A destructor that runs during the unwinding may still call the host.
+            // A destructor that runs while a panic unwinds may still call the host.
             let _ = self.1.sleep(SECOND);
             self.0.set(true);
         }

@@ -1,5 +1,5 @@
-//! Compares the docs' times and tables with the code. The tables of events and settings are checked by the tests of
-//! their modules.
+//! Compares the times and tables in the docs with the code. The tables of events and of settings are checked elsewhere,
+//! by the tests of the modules that define them.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,8 +50,8 @@ fn docs_state_the_moments_of_a_lease() {
     }
 }
 
-/// The host starts to drop an instance by 0.8 D. The drop ends by 0.85 D, even if the instance uses all of the default
-/// `--max-memory`.
+/// The host starts to drop an instance by 0.8 D. It has finished by 0.85 D, even if the instance uses all the memory
+/// that the default `--max-memory` allows.
 #[test]
 fn instance_is_dropped_by_0_85_d() {
     assert!(TIMING.contains("\n| 0.85 D | 12.75 s | 51 s |"));
@@ -77,19 +77,19 @@ fn docs_state_the_lease_range_of_each_store() {
     }
 }
 
-/// The cells of the table under this header.
+/// Returns the cells of the table that follows this header.
 fn table<'a>(page: &'a str, head: &str) -> Vec<Vec<&'a str>> {
     let body = page.split(head).nth(1).unwrap_or_else(|| panic!("there is no table with {head}"));
     let rows = body.lines().skip(2).take_while(|line| line.starts_with('|'));
     rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect()).collect()
 }
 
-/// The texts in backticks in a cell.
+/// Returns the texts in backticks in a table cell.
 fn code(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
 
-/// The visible commands, with each subcommand of `baton state` as a command of its own.
+/// Returns the visible commands. The subcommands of `baton state` count as separate commands.
 fn commands() -> Vec<(String, Command)> {
     let shown = cli::definition().get_subcommands().filter(|command| !command.is_hide_set()).cloned().collect();
     let with_parts = |command: Command| match command.get_name() {
@@ -99,7 +99,7 @@ fn commands() -> Vec<(String, Command)> {
     Vec::into_iter(shown).flat_map(with_parts).collect()
 }
 
-/// Returns the value of `what` in the brackets in an argument's help, such as `15s` for `default` in `[default: 15s]`.
+/// Returns the value of `what` in an argument's help. For example, `default` has the value `15s` in `[default: 15s]`.
 fn in_help(argument: &clap::Arg, what: &str) -> Option<String> {
     let help = argument.get_help()?.to_string();
     Some(help.split(&format!("[{what}: ")).nth(1)?.split(']').next()?.to_owned())
@@ -182,7 +182,7 @@ fn help_of_run_shows_the_documented_defaults() {
         assert_eq!(is_marked, key.is_per_coordinator(), "{key:?} is one of a table, or is marked with a * in the help");
 
         let row = rows.iter().find(|row| code(row[1])[0] == key.variable()).unwrap();
-        // The docs describe these defaults in words, since they depend on the machine or on the module.
+        // The docs describe these defaults in words, because they depend on the machine or on the module.
         if ![Key::Module, Key::Election, Key::Store, Key::Node, Key::Cache, Key::Config].contains(&key) {
             let in_docs = row[3].trim_matches('`');
             assert_eq!(in_help(argument, "default").unwrap_or("none".to_owned()), in_docs, "{key:?}");

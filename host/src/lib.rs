@@ -1,8 +1,9 @@
 //! The host of Baton as a library, for its binary and its tests.
 //!
-//! - `cli` parses the command line and prints results. `config` resolves settings, records where each came from, and
-//!   keeps files that the host relies on out of its coordinators' reach. `commands` carries out the commands.
-//! - `service_manager` notifies systemd, `signals` handles requests to end, and `reload` reads files again on SIGHUP.
+//! - `cli` parses the command line and prints results. `config` resolves settings, records where each value came from,
+//!   and keeps files that the host trusts out of its coordinators' reach. `commands` carries out the commands.
+//! - `service_manager` notifies systemd, `signals` handles requests to shut down, and `reload` reads files again on
+//!   SIGHUP.
 //!
 //! The node itself is the crate [`baton_node`], and its admin endpoint is [`baton_admin`].
 

@@ -6,9 +6,9 @@ use baton::config::Environment;
 use baton::{cli, commands, signals};
 
 fn main() -> ExitCode {
-    // Without this, an error of a guest would contain and show a backtrace of this program if RUST_BACKTRACE is set.
-    // Panics keep their backtrace. SAFETY: this is the first statement of the program, so no other thread exists that
-    // accesses the environment.
+    // Without this, a guest's error would contain a backtrace of this program if RUST_BACKTRACE is set. Panics keep
+    // their backtrace. SAFETY: this is the first statement of the program, so no other thread exists that accesses the
+    // environment.
     unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") };
     signals::reset_inherited_signals();
     cli::complete(commands::complete_elections, commands::complete_nodes);

@@ -1,8 +1,9 @@
-//! Reads certificates and keys again on SIGHUP while the host runs: all of them, or none if anything is wrong.
+//! Reads certificates and keys again on SIGHUP, while the host runs. If any of them cannot be used, the host keeps all
+//! of the previous ones.
 //!
 //! Some files need no signal: the admin endpoint's token is read for each request, a secret for each term, and the
 //! token of a workload identity for each use. A reload only checks them, so that mistakes are reported at once. It also
-//! reports settings that cannot change while the host runs.
+//! reports changed settings that take effect only at the next start.
 
 use tokio::signal::unix::Signal;
 
@@ -24,12 +25,12 @@ enum NotReloaded {
     Thread(#[from] tokio::task::JoinError),
 }
 
-/// The configuration with which a reload compares, and the parts of a host that it replaces.
+/// The parts of a host that a reload replaces, and the configuration with which it compares the current one.
 #[derive(Clone)]
 pub struct Reload {
     /// The configuration from the host's start.
     pub config: Config,
-    /// The trusted keys for the modules of each coordinator, in the order of the coordinators.
+    /// The trusted keys for each coordinator's modules, in the order of the coordinators.
     pub trusts: Vec<Trust>,
     /// The admin endpoint's certificate.
     pub certificate: Option<Certificate>,

@@ -1,8 +1,8 @@
 //! Notifications to the service manager that started this process: systemd, through the `sd_notify` protocol.
 //!
-//! The notifications report the host's phases and its state for `systemctl status`. While nothing is stuck
-//! ([`Watched::is_stuck`], as for `/livez`), they also include watchdog pings. A separate thread sends them, so that a
-//! manager that does not read them delays nothing else.
+//! The notifications report the host's phases and its state for `systemctl status`. As long as nothing is stuck
+//! ([`Watched::is_stuck`], as for `/livez`), they also include watchdog pings. A separate thread sends the
+//! notifications, so that a manager that does not read them cannot delay anything else.
 
 use std::collections::VecDeque;
 use std::env;
@@ -26,19 +26,20 @@ use baton_node::telemetry::{ElectionTracker, Event, Log};
 /// The environment variable that names the manager's socket.
 const SOCKET: &str = "NOTIFY_SOCKET";
 
-/// The environment variables with the watchdog interval (µs) and the id of the process that must send the pings.
+/// The environment variables that contain the watchdog interval (µs) and the id of the process that must send the
+/// pings.
 const WATCHDOG: (&str, &str) = ("WATCHDOG_USEC", "WATCHDOG_PID");
 
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Maximum number of elections named in the status, and maximum length of a node name there, in characters.
+/// Maximum number of elections that the status names, and maximum length of a node name in the status, in characters.
 const MOST_NAMED: usize = 8;
 const LONGEST_NAME: usize = 64;
 
 /// Maximum interval between watchdog pings and between updates of the status.
 const STATUS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Minimum interval between watchdog pings, even if the manager asks for a shorter one.
+/// Minimum interval between watchdog pings, even if the manager requests a shorter one.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A phase of the host.
@@ -205,7 +206,7 @@ impl Phases {
 
     fn tell(&self, phase: Option<Phase>) {
         if let Some(sender) = &self.0 {
-            // At shutdown, the receiver may already have been dropped.
+            // Ignore the error: at shutdown, the receiver may already have been dropped.
             let _ = sender.send(phase);
         }
     }
@@ -225,7 +226,7 @@ impl Notifier {
         self.phases.clone()
     }
 
-    /// Sends the unsent messages, waiting at most 1 s for each, and ends the thread.
+    /// Sends the messages that are left, waiting at most 1 s for each, and ends the thread.
     pub fn end(self) {
         self.phases.tell(None);
         if let Some(thread) = self.thread {

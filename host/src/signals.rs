@@ -12,8 +12,8 @@ use baton_base::clock::Clock;
 use baton_election::Time;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Signals within this time count as one request. `timeout -s INT` signals the process and then its group, 0.24 ms
-/// apart. A user who wants to make two requests cannot press Ctrl-C twice this fast.
+/// Signals that arrive within this time count as one request. `timeout -s INT` signals the process and then its group,
+/// 0.24 ms apart. A user who wants to make two requests cannot press Ctrl-C twice this fast.
 const ONE_REQUEST: Duration = Duration::from_millis(500);
 
 /// The request that a signal makes.
@@ -21,7 +21,8 @@ const ONE_REQUEST: Duration = Duration::from_millis(500);
 pub enum Ask {
     /// A clean shutdown. Holds the signal's name, for the log.
     Shutdown(&'static str),
-    /// A clean shutdown that does not wait for instances to finish. A second signal requests this.
+    /// A clean shutdown that does not wait for instances to finish, requested by a second signal. Holds the signal's
+    /// name, for the log.
     SkipGrace(&'static str),
 }
 
@@ -30,9 +31,9 @@ pub enum Ask {
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    /// SIGHUP, in a process with a terminal.
+    /// SIGHUP, if this process has a terminal.
     hangup: Option<Signal>,
-    /// SIGHUP, in a process without a terminal.
+    /// SIGHUP, if this process has no terminal.
     reload: Option<Signal>,
     /// The first signal that requested a shutdown, and its time.
     first: Option<(&'static str, Time)>,
@@ -105,9 +106,9 @@ impl Signals {
     }
 }
 
-/// Resets the signal settings that `exec` inherits (POSIX). An ignored SIGCHLD would hide the exit of child processes,
-/// and blocked signals would hide shutdown requests. Must run before a second thread exists, because each thread has
-/// its own mask.
+/// Resets the signal settings that `exec` inherits (POSIX). If SIGCHLD were ignored, the exit of child processes would
+/// go unnoticed. If signals were blocked, shutdown requests would have no effect. Must run before a second thread
+/// exists, because each thread has its own mask.
 pub fn reset_inherited_signals() {
     // SAFETY: `SIG_DFL` is a valid disposition. `sigemptyset` initializes the set before `pthread_sigmask` reads it,
     // and the pointer for the previous mask may be null. The calls access no other memory.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs Azurite, the emulator for the tests, from npm in .cache/azurite, unless it is installed.
+# Installs Azurite, the Azure Storage emulator for the tests, from npm into .cache/azurite, unless it is already there.
 set -euo pipefail
 
 readonly VERSION=3.35.0

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs the tools for testing the page at the admin endpoint in a browser, unless they are installed: playwright-core
-# from npm, in .cache/browser; and if run as root, Debian's Chromium. Without Chromium, these tests are skipped.
+# Installs the tools for the browser tests of the admin endpoint's page, unless they are already installed. They are
+# playwright-core, from npm into .cache/browser, and Debian's Chromium, which only root can install. Without Chromium,
+# the browser tests are skipped.
 set -euo pipefail
 
 readonly VERSION=1.64.1

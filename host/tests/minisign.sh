@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Puts minisign, with which users sign modules, into .cache/minisign, unless it is there: a link to the installed
-# program, or else the unpacked Debian package.
+# Puts minisign, the tool with which users sign modules, into .cache/minisign, unless it is already there. If minisign
+# is installed, creates a link to the program; otherwise, unpacks the Debian package.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."

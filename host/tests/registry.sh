@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Unpacks Debian's docker-registry, the registry for the tests, into .cache/registry, unless it is there. Installing the
-# package would require root.
+# Unpacks Debian's docker-registry, the registry for the tests, into .cache/registry, unless it is already there.
+# Installing the package would require root.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."

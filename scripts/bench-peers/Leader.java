@@ -49,7 +49,7 @@ final class Leader extends LeaderSelectorListenerAdapter {
         Thread.currentThread().join();
     }
 
-    /** The node leads until this returns. */
+    /** The node leads until this method returns. */
     @Override
     public void takeLeadership(CuratorFramework client) throws IOException, InterruptedException {
         while (true) {

@@ -3,9 +3,9 @@
     python3 scripts/bench-peers target/release/baton [WORD…]     # only systems with one of these words in the title
 
 All systems have the same TTL and run the same task, which appends a line to a file every 10 ms. The results come from
-the order of these lines. Everything runs on loopback in a temporary folder, and the script kills all processes that it
-has started, by their process ids. At the end, the script prints a Markdown table. If a part did not run, its cells
-contain the reason, and the exit status is 1.
+the order of these lines. All systems run on loopback, in a temporary folder. The script kills all processes that it has
+started, by their process ids. At the end, the script prints a Markdown table. If a part did not run, its cells contain
+the reason, and the exit status is 1.
 """
 
 import os
@@ -73,7 +73,7 @@ def install() -> None:
 
 
 def build(folder: Path) -> None:
-    """Compiles the task, natively and for Baton from the same source, and the node that uses Curator."""
+    """Compiles the task from one source, natively and for Baton. Also compiles the node that uses Curator."""
     rustc = ["rustc", "-O", "-Cstrip=symbols", str(HERE / "task.rs"), "-o"]
     subprocess.run([*rustc, folder / "task"], check=True)
     subprocess.run([*rustc, folder / "task.wasm", "--target", "wasm32-wasip2"], check=True)

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from watch import Effects, Line, Process
 
-# Seconds. The TTL is Baton's default, and the shortest lease that Azure offers.
+# Times in seconds. The TTL is Baton's default, which is also the shortest lease that Azure offers.
 TTL = 15
 STOPPED = TTL + 5
 OUTAGE = 2 * TTL
 AFTER = 5
 WINDOW = 30
-# The number of fleets that are measured in parallel, because a measurement mainly waits.
+# Number of fleets to measure in parallel. A measurement spends most of its time waiting.
 FLEETS = 7
 STANDBYS = 3
 
@@ -63,7 +63,7 @@ class Contender:
         self.numbers = itertools.count(1)
 
     def serve(self) -> list[object]:
-        """Returns the command of its server, if any."""
+        """Returns the command that starts the contender's server, if it has one."""
         return []
 
     def node(self, name: str, place: Path, effects: Path, heeds: bool) -> Command:
@@ -142,7 +142,8 @@ class Contender:
         return [effects([during for during, _ in alone]), effects([after for _, after in alone]), last]
 
     def stop(self, whole: bool) -> tuple[list[Line], list[Line]]:
-        """Returns the effects of a leader's task after the next leader's first: while stopped, and afterward."""
+        """Stops a leader for a while. Returns the effects that its task still has once the next leader's task runs: the
+        effects while the leader is stopped, and the effects after it has resumed."""
         with self.fleet(2) as (seen, nodes):
             first = seen.first_but(set())
             leader = nodes[first.node]
@@ -173,7 +174,7 @@ class Contender:
         return [middle(memory, "{:.0f} MiB"), middle(cpu, "{:.2f} %"), server]
 
     def rest(self) -> tuple[float, float]:
-        """Returns the usage of a standby: memory in MiB, and percent of a core."""
+        """Returns the resources that a standby uses: memory in MiB, and CPU time in percent of a core."""
         with self.fleet(2) as (seen, nodes):
             leader = seen.first_but(set()).node
             (standby,) = (node for name, node in nodes.items() if name != leader)
@@ -197,7 +198,7 @@ class Contender:
             for name, node in nodes.items():
                 if name != leader:
                     node.settle()
-            # Spreads the faults over the time between two renewals.
+            # Spread the faults over the time between two renewals.
             time.sleep(random.uniform(0, TTL / 3))
             yield seen, nodes
         finally:

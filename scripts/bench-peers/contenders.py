@@ -33,7 +33,7 @@ class BatonSqlite(Contender):
 
     @contextmanager
     def outage(self) -> Iterator[None]:
-        """Locks the databases of the leases, like another process."""
+        """Locks the databases of the leases, as another process could."""
         with ExitStack() as stack:
             for path in self.folder.glob("*/store/lease.db"):
                 database = sqlite3.connect(path, isolation_level=None, timeout=PATIENCE)
@@ -72,7 +72,7 @@ class Lock(Etcd):
     settings = "--ttl, with the task as its child process; SIGTERM goes to both, as from systemd"
 
     def node(self, name: str, place: Path, effects: Path, heeds: bool) -> Command:
-        # An ignored signal stays ignored across exec.
+        # If a signal is ignored before exec, it stays ignored afterwards.
         task = [self.built / "task"] if heeds else ["sh", "-c", 'trap "" TERM INT; exec "$0"', self.built / "task"]
         env = {"ETCDCTL_API": "3", "TASK_FILE": str(effects), "NODE": name}
         return ["etcdctl", "--endpoints", self.url, "lock", place.name, "--ttl", TTL, "--", *task], env

@@ -2,8 +2,8 @@
 """A node of an election in etcd, which uses etcd's election service.
 
 The session behaves like a session of etcd's Go client: it renews its lease after each third of the TTL. The session is
-lost if etcd says so, or has not answered for a TTL, which is checked every 0.5 s. The leader appends a line to a file
-every 10 ms. With `true`, it checks before each line that the session is not lost.
+lost if etcd reports this, or if etcd has not answered for one TTL, which is checked every 0.5 s. The leader appends a
+line to a file every 10 ms. If the last argument is `true`, it checks before each line that the session is not lost.
 
     elect.py http://127.0.0.1:2379 ELECTION TTL FILE NODE true|false
 """

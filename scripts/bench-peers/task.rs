@@ -1,8 +1,8 @@
 //! The task that Baton and `etcdctl lock` run: an ordinary program that appends a line to a file every 10 ms until it
-//! is killed. It does not handle stop requests. Natively, SIGTERM ends it, unless the parent process ignores that
-//! signal.
+//! is killed. It does not handle stop requests. As a native program, it ends on SIGTERM, unless its parent process
+//! ignored that signal.
 //!
-//! `TASK_FILE` is the file. A line contains the node, the term or fencing token, if any, and the time.
+//! `TASK_FILE` names the file. Each line contains the node, the term or fencing token (if there is one), and the time.
 
 use std::env::var;
 use std::fs::OpenOptions;
@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut file = OpenOptions::new().append(true).create(true).open(var("TASK_FILE")?)?;
     loop {
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
-        // One write per line, because the kernel appends each write as a whole.
+        // Write each line in one call, because the kernel appends each write as a whole.
         file.write_all(format!("{node} {token} {now:.6}\n").as_bytes())?;
         sleep(Duration::from_millis(10));
     }

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-# Timeout in seconds, for events that are immediate on an idle machine.
+# Timeout in seconds, for events that would be immediate on an idle machine.
 PATIENCE = 60
 
 
@@ -103,14 +103,14 @@ class Process:
 
     def has(self, stat: Path) -> bool:
         try:
-            # Fields after the name in parentheses: state, parent, group, session.
+            # The fields that follow the name in parentheses: state, parent, group, session.
             state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
         except OSError:
             return False
         return int(session) == self.popen.pid and state != "Z"
 
     def settle(self) -> None:
-        """Waits until the process has started: it uses less than 0.05 s of CPU time in a second."""
+        """Waits until the process has finished starting: until it uses less than 0.05 s of CPU time in a second."""
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             before = self.cpu()
@@ -132,7 +132,7 @@ class Process:
         return total / 1e9
 
     def memory(self) -> float:
-        """Returns MiB, as if no other programs were running: mapped files count in full, once for all processes."""
+        """Returns the memory use in MiB, as if no other programs ran: mapped files count in full, but only once."""
         files: dict[tuple[str, ...], int] = {}
         anonymous = 0
         for pid in self.members():

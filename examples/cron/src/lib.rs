@@ -2,7 +2,7 @@
 //!
 //! `JOBS` names the jobs and their periods in seconds: `report=60,cleanup=3600`. For each due job, the coordinator
 //! prints a line of JSON that a worker can act on. The line carries the term, and a worker ignores a line whose term is
-//! lower than one that it has seen. A line that is delayed until after a takeover therefore starts no job twice.
+//! lower than one that it has seen. Therefore, no job starts twice, even if a line is delayed until after a takeover.
 //!
 //! Due times are multiples of a job's period on the wall clock. Every leader therefore computes the same due times, and
 //! a takeover neither repeats nor shifts the schedule. Due times at which no node leads are skipped.
@@ -25,7 +25,7 @@ fn run(term: &Term) -> baton_sdk::Result {
 
 /// Prints each job when it is due, until the host asks the instance to stop.
 fn announce(term: &Term, jobs: &str, mut say: impl FnMut(String)) -> baton_sdk::Result {
-    // The failure is fatal: other nodes have the same settings, so a retry would not help.
+    // This failure is fatal, since a retry on this node would fail with the same settings.
     let mut schedule = Schedule::parse(jobs, now(term)?).map_err(Failure::fatal)?;
     loop {
         if let Err(stop) = term.sleep(schedule.next_due().saturating_sub(now(term)?)) {
@@ -39,7 +39,7 @@ fn announce(term: &Term, jobs: &str, mut say: impl FnMut(String)) -> baton_sdk::
     }
 }
 
-/// Wall-clock time since the Unix epoch.
+/// The wall-clock time, as the duration since the Unix epoch.
 fn now(term: &Term) -> baton_sdk::Result<Duration> {
     Ok(term.now().duration_since(UNIX_EPOCH)?)
 }
@@ -61,7 +61,7 @@ mod tests {
         let mut said = Vec::new();
         test.stop_after(seconds(70), StopReason::Shutdown);
         test.run(|term| announce(term, "report=60,tick=25", |line| said.push(line)))?;
-        // For 10 s, no node leads. The job `tick` is due in that time.
+        // For 10 s, no node leads. The job `tick` becomes due during this time.
         test.advance(seconds(10));
         test.stop_after(seconds(25), StopReason::LeaseAtRisk);
         test.run(|term| announce(term, "report=60,tick=25", |line| said.push(line)))?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Jobs that are due at multiples of their periods. All times are since the Unix epoch.
+/// Jobs that are due at multiples of their periods. All times are durations since the Unix epoch.
 pub struct Schedule {
     jobs: Vec<Job>,
 }
@@ -28,7 +28,8 @@ impl Schedule {
         Duration::from_secs(self.jobs.iter().map(|job| job.next).min().unwrap_or(u64::MAX))
     }
 
-    /// Returns the jobs that are due by `now`, earliest first. Each job appears once, with its latest due time.
+    /// Returns the jobs that have become due by `now`, earliest first. Each job appears only once, with its latest due
+    /// time.
     pub fn take_due(&mut self, now: Duration) -> Vec<(&str, Duration)> {
         let now = now.as_secs();
         let mut due = Vec::new();

@@ -1,4 +1,4 @@
-//! A coordinator that shows that it is alive: for each beat, it prints one line with its term.
+//! A coordinator that shows that it is alive. At each beat, it prints one line with its term.
 //!
 //! `HEARTBEAT_MS` sets the interval between two beats in milliseconds; the default is 1000.
 

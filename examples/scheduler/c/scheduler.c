@@ -38,12 +38,12 @@ static bool save(unsigned partition, const char *worker, unsigned long long term
 static bool read_settings(struct settings *);
 static bool *acknowledged(unsigned partitions, unsigned *count);
 
-/** The host calls this, once in the instance's life. */
+/** Runs the coordinator. The host calls this once for each instance. */
 bool exports_baton_host_task_run(exports_baton_host_task_failure_t *failure) {
     static struct settings settings;
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (!read_settings(&settings)) {
-        // The failure is fatal: other nodes have the same settings, so a retry would not help.
+        // This failure is fatal, since a retry on this node would fail with the same settings.
         failure->tag = EXPORTS_BATON_HOST_TASK_FAILURE_FATAL;
         bindings_string_dup(&failure->val.fatal, why);
         return false;
@@ -116,7 +116,7 @@ static uint64_t milliseconds_from_now(unsigned length) {
     return wasi_clocks_monotonic_clock_now() + length * NANOSECONDS_PER_MS;
 }
 
-/** Reads the whole body of the answer as a number. */
+/** Reads the whole body of the answer, and parses it as a number. */
 static enum outcome read_number(wasi_http_types_own_incoming_response_t response, uint64_t deadline,
                                 unsigned long long *number) {
     wasi_http_types_own_incoming_body_t body;
@@ -164,7 +164,7 @@ static enum outcome read_number(wasi_http_types_own_incoming_response_t response
     return outcome;
 }
 
-/** Reads the answer, once it has arrived. */
+/** Reads an answer that has arrived. */
 static enum outcome receive(wasi_http_types_own_future_incoming_response_t answer, uint64_t deadline,
                             unsigned long long *term) {
     wasi_http_types_result_result_own_incoming_response_error_code_void_t got;
@@ -185,7 +185,10 @@ static enum outcome receive(wasi_http_types_own_future_incoming_response_t answe
     return outcome;
 }
 
-/** Sends POST {worker}/partitions/{partition}. `term` is the term in which the worker took it, now or earlier. */
+/**
+ * Sends POST {worker}/partitions/{partition}. Sets `term` to the term in which the worker took the partition, in this
+ * offer or an earlier one.
+ */
 static enum outcome offer(const char *worker, unsigned partition, unsigned timeout_ms, unsigned long long *term) {
     const bool tls = strncmp(worker, "https://", 8) == 0;
     const char *authority = worker + (tls ? 8 : 7), *prefix = authority + strcspn(authority, "/");
@@ -241,7 +244,7 @@ static enum outcome hand_over(const struct settings *settings, unsigned partitio
     }
 }
 
-/** Saves an acknowledgement: from here on, no term offers the partition again. */
+/** Saves an acknowledgement. Once it is saved, no term offers the partition again. */
 static bool save(unsigned partition, const char *worker, unsigned long long term) {
     char key[32], value[1024];
     snprintf(key, sizeof key, "partitions/%u", partition);
@@ -262,7 +265,7 @@ static bool save(unsigned partition, const char *worker, unsigned long long term
     return true;
 }
 
-/** Returns for each partition whether it is acknowledged. */
+/** Returns, for each partition, whether its acknowledgement is saved. */
 static bool *acknowledged(unsigned partitions, unsigned *count) {
     bool *is_acknowledged = calloc(partitions + 1, sizeof *is_acknowledged);
     if (!is_acknowledged) {

@@ -1,8 +1,8 @@
 package main
 
-// The functions of ../wit that the scheduler calls, as the component model's canonical ABI lowers them: numbers and
-// handles directly; strings and lists as address and length; larger results through a buffer that the caller passes.
-// These bindings are handwritten, because the generator for Go needs modules from Go's proxy.
+// The functions in ../wit that the scheduler calls, in the form that the component model's canonical ABI defines.
+// Numbers and handles are passed directly, strings and lists as address and length, and larger results through a buffer
+// that the caller provides. These bindings are handwritten, because the generator for Go needs modules from Go's proxy.
 
 import (
 	"runtime"
@@ -110,7 +110,7 @@ const (
 	streamFailed = 0
 )
 
-// result is the buffer for the result of a function. The largest result here has 56 bytes.
+// result is the buffer for a function's result. The largest result of these functions has 56 bytes.
 type result [64]byte
 
 func (r *result) byte(offset int) byte    { return r[offset] }
@@ -134,8 +134,8 @@ func listOf[T any](s span) []T {
 
 // arena is the memory for lists and strings that a call returns. The next call overwrites it. While the host is in the
 // middle of a call, Go's runtime must not read the clock, which it may do whenever it allocates. The arena therefore
-// allocates nothing, and only collectGarbage collects garbage. The arena has the size of the largest list, the keys of
-// the state: by default, --max-state limits the state to 4 MiB.
+// allocates nothing during a call, and garbage is collected only by collectGarbage. The arena has the size of the
+// largest list, the keys of the state: by default, --max-state limits the state to 4 MiB.
 var arena struct {
 	bytes [4 << 20]byte
 	used  uint32

@@ -3,8 +3,8 @@
 # `go build -overlay=FOLDER/overlay.json` reads.
 #
 # Go's runtime assumes that it owns all memory. In a component, the WASI adapter also allocates memory when it is first
-# called, and Go would place its heap over that memory, and trap as soon as the heap grows. The patch calls the adapter,
-# for the time, before the runtime initializes its heap. The heap then starts after the adapter's memory.
+# called. Go would place its heap over that memory, and trap as soon as the heap grows. So the patch calls the adapter
+# once, to read the time, before the runtime initializes its heap. The heap then starts after the adapter's memory.
 set -euo pipefail
 
 folder=$1

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// failure is the reason for which a run failed. If it is fatal, a retry on this node would not help.
+// failure is the reason why a run failed. If it is fatal, a retry on this node would not help.
 type failure struct {
 	fatal   bool
 	message string
@@ -30,7 +30,7 @@ type acknowledgement struct {
 func run() *failure {
 	settings, err := readSettings()
 	if err != nil {
-		// The failure is fatal: other nodes have the same settings, so a retry would not help.
+		// This failure is fatal, since a retry on this node would fail with the same settings.
 		return &failure{fatal: true, message: err.Error()}
 	}
 	s := scheduler{settings, subscribeStop()}

@@ -31,7 +31,7 @@ export const task = {
     try {
       await run();
     } catch (error) {
-      // Any other exception would be a trap.
+      // Convert all other exceptions: otherwise, they would be traps.
       throw error.tag ? error : { tag: 'retryable', val: `${error}` };
     }
   },
@@ -111,7 +111,7 @@ async function unlessStopped(request, stop, timeout) {
   return undefined;
 }
 
-/** Saves an acknowledgement: from here on, no term offers the partition again. */
+/** Saves an acknowledgement. Once it is saved, no term offers the partition again. */
 function save(partition, acknowledged) {
   const value = new TextEncoder().encode(JSON.stringify(acknowledged));
   try {

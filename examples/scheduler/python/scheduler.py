@@ -29,7 +29,7 @@ class Task(exports.Task):
         except Err:
             raise
         except Exception as error:
-            # Any other exception would be a trap.
+            # Convert all other exceptions: otherwise, they would be traps.
             traceback.print_exc()
             raise Err(Failure_Retryable(f"{error!r}")) from error
 
@@ -150,7 +150,7 @@ class Scheduler:
 
 
 def save(partition: int, worker: str, taken_in: int) -> None:
-    """Saves an acknowledgement: from here on, no term offers the partition again."""
+    """Saves an acknowledgement. Once it is saved, no term offers the partition again."""
     value = json.dumps({"worker": worker, "term": taken_in}, separators=(",", ":"))
     try:
         state.commit([state.Change_Put((f"partitions/{partition}", value.encode()))])

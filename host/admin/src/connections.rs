@@ -23,15 +23,15 @@ use super::access::{Caller, Certificate};
 use super::streams::ConnectionState;
 use crate::local_socket::is_of_this_user;
 
-/// Maximum number of open connections. When it is reached, each new connection closes an existing one
-/// ([`least_wanted`]), so that a client that only opens connections does not lock out probes.
+/// Maximum number of open connections. Once it is reached, each new connection closes an existing one
+/// ([`least_wanted`]). Otherwise, a client that keeps opening connections could lock out probes.
 pub(super) const AT_ONCE: usize = 100;
 
-/// Timeout for receiving a request's head, and for an idle connection.
+/// Timeout for receiving the head of a request. Also the timeout for idle connections.
 const HEAD: Duration = Duration::from_secs(5);
 
-/// Maximum lifetime of a connection. A connection that carries a stream is instead closed if its client reads nothing
-/// for this long.
+/// Maximum lifetime of a connection. A connection that carries a stream has no maximum lifetime, but is closed if its
+/// client reads nothing for this long.
 const LIFETIME: Duration = Duration::from_secs(60);
 
 /// Maximum size of a request's head, in bytes.
@@ -41,7 +41,7 @@ const LONGEST_HEAD: usize = 16 << 10;
 /// byte.
 const HANDSHAKE: u8 = 22;
 
-/// Delay before the next attempt after accepting a connection has failed.
+/// Delay before the next attempt if a connection could not be accepted.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 enum Accepted {
@@ -61,7 +61,7 @@ async fn accept(listener: Option<&TcpListener>, socket: Option<&UnixListener>) -
         let Some(socket) = socket else { return pending().await };
         loop {
             let (stream, _) = socket.accept().await?;
-            // Any user can connect to the socket, so check who did.
+            // Any user can connect to the socket, so check which user did.
             if is_of_this_user(&stream) {
                 return Ok(Accepted::Socket(stream));
             }
@@ -135,9 +135,9 @@ fn network(peer: IpAddr) -> IpAddr {
     }
 }
 
-/// Returns the index of the connection to close. This connection belongs to the network with the most connections.
-/// Within that network, it is the oldest connection without a request, or the oldest one if all have sent requests.
-/// Thus a client that keeps requests open cannot close the connections of other networks.
+/// Returns the index of the connection to close. Chooses the network with the most connections. Within that network,
+/// chooses the oldest connection that has not sent a request, or the oldest connection if all have sent one. A client
+/// that keeps requests open therefore cannot cause connections of other networks to be closed.
 fn least_wanted(oldest_first: &VecDeque<Open>) -> Option<usize> {
     let mut held: HashMap<IpAddr, usize> = HashMap::new();
     for open in oldest_first {
@@ -199,7 +199,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use super::*;
 
-    /// Returns connections with these client addresses. The flag is true if the client has sent a request.
+    /// Returns connections from these client addresses. The flag says whether the client has sent a request.
     async fn open(clients: &[(&str, bool)]) -> VecDeque<Open> {
         let mut tasks = JoinSet::new();
         let mut open = VecDeque::new();
@@ -219,21 +219,21 @@ mod tests {
         let flood = [&[("10.0.0.2", false)][..], &[("10.0.0.1", true); 99]].concat();
         for (clients, cut_off) in [
             (&[][..], None),
-            // A single client loses its oldest connection.
+            // If all connections are from one client, the oldest is closed.
             (&[("10.0.0.1", false), ("10.0.0.1", false)], Some(0)),
-            // A connection without a request is closed first.
+            // A connection that has sent no request is closed first.
             (&[("10.0.0.1", true), ("10.0.0.1", false)], Some(1)),
             (&[("10.0.0.1", true), ("10.0.0.1", true)], Some(0)),
-            // The probe (10.0.0.1) keeps its connection, although it is the oldest one.
+            // The single connection of 10.0.0.1 is kept, although it is the oldest: another client has two.
             (&[("10.0.0.1", false), ("10.0.0.2", false), ("10.0.0.2", false)], Some(1)),
             (&[("10.0.0.1", false), ("::ffff:10.0.0.2", false), ("10.0.0.2", false)], Some(1)),
             // Addresses in one /64 network count as one client.
             (&[("2001:db8::1", false), ("2001:db8:0:1::1", false), ("2001:db8:0:1::2", false)], Some(1)),
-            // All connections of a network count, including those that have sent a request.
+            // All connections from a network count, even those that have sent a request.
             (&[("10.0.0.1", true), ("10.0.0.1", true), ("10.0.0.2", false), ("10.0.0.1", false)], Some(3)),
-            // The probe (10.0.0.2) keeps its connection, although it alone has not sent a request.
+            // The single connection of 10.0.0.2 is kept, although it is the only one that has sent no request.
             (&flood[..], Some(1)),
-            // Both networks have one connection, so the one without a request is closed.
+            // Each network has one connection, so the one that has sent no request is closed.
             (&[("10.0.0.1", true), ("10.0.0.2", false)], Some(1)),
         ] {
             assert_eq!(least_wanted(&open(clients).await), cut_off, "{clients:?}");

@@ -30,12 +30,12 @@ use super::streams::{ConnectionState, Streams};
 use baton_base::escape::escape;
 use baton_node::telemetry::{LogLine, Ring};
 
-/// Maximum number of event streams, and of log streams: one for each election of a large host, and some to spare.
+/// Maximum numbers of event streams and of log streams. Each is enough for a large host with one stream per election.
 pub(super) const EVENT_STREAMS: usize = 64;
 pub(super) const LOG_STREAMS: usize = 64;
 
-/// Interval at which an idle stream polls for entries. Threads that log entries do not wake the stream, since they may
-/// be about to renew a lease or to kill an instance.
+/// Interval at which an idle stream polls for entries. Threads that log entries do not wake streams, because these
+/// threads also renew leases and kill instances.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Interval at which an idle stream sends a keep-alive message.
@@ -47,8 +47,8 @@ const LONGEST: Duration = Duration::from_secs(600);
 /// Default number of past entries to send.
 const TAIL: usize = 100;
 
-/// Size at which a piece of a response is full, in bytes. The host keeps one piece in memory until the client has read
-/// it.
+/// Size at which a piece of a response counts as full, in bytes. For each client, the host keeps one piece in memory
+/// until the client has read it.
 const PIECE: usize = 64 << 10;
 
 const LAST_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -217,7 +217,7 @@ fn send(
     let is_stream = accepts.into_iter().any(|accept| accept.contains("text/event-stream"));
     let Extension(place) = place.unwrap_or_default();
     let incarnation = asked.watched.incarnation.clone();
-    // If the id is from another incarnation, the client receives all entries that are kept.
+    // If the id is from another incarnation, send all entries that are still kept.
     let last = headers.get(LAST_ID).and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty());
     let last = last.map(|id| match id.split_once('-') {
         Some((of, number)) if of == incarnation => number.parse().unwrap_or(0_u64),
@@ -277,7 +277,7 @@ impl Reader {
         self.place.moves();
         let mut piece = String::new();
         if !std::mem::replace(&mut self.begun, true) {
-            // The client reconnects after 1 s. With the id, it can continue from here even if it has received no entry
+            // The client reconnects after 1 s. The id lets it continue from here even if it has not received any entry
             // yet.
             let _ = write!(piece, "retry: 1000\n{}", self.mark());
         }
@@ -310,7 +310,7 @@ impl Reader {
         None
     }
 
-    /// Returns an event that only updates the client's last id.
+    /// Returns an event that only sets the client's last id.
     fn mark(&self) -> String {
         format!("id: {}-{}\n\n", self.incarnation, self.next.saturating_sub(1))
     }
@@ -333,7 +333,7 @@ impl Reader {
         Some(part)
     }
 
-    /// Takes the next entries whose numbers are below `end`. Also returns the number of lost entries.
+    /// Takes the next entries with numbers below `end`. Also returns the number of entries that were lost.
     fn take(&mut self, end: u64) -> (u64, Batch) {
         let taken = self.ring.since(self.next);
         let (mut found, mut length) = (Batch { entries: Vec::new(), was_all: true }, 0);
@@ -355,8 +355,8 @@ impl Reader {
 }
 
 struct Batch {
-    /// Numbers and JSON of the entries that match the filter.
+    /// The entries that match the filter: their numbers and their JSON.
     entries: Vec<(u64, String)>,
-    /// True if there were no further entries, not even entries that do not match the filter.
+    /// True if no entries are left in the ring, whether or not they match the filter.
     was_all: bool,
 }

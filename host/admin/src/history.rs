@@ -16,14 +16,14 @@ use super::access::{MayReadOutput, Withheld};
 use super::routes::{AdminState, in_pieces, text};
 use crate::rows::TermRow;
 
-/// Minimum interval between two reads of an election's history. Nodes report a term a few seconds after it begins or
-/// ends.
+/// Minimum interval between two reads of an election's history. Nodes report a term a few seconds after it begins, and
+/// again after it ends.
 const EVERY: Duration = Duration::from_secs(5);
 
 /// Timeout for reading a history.
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// Maximum number of concurrent responses. A response counts until its client has read it.
+/// Maximum number of concurrent responses. A response counts toward this number until its client has read it.
 const ANSWERS: usize = 8;
 
 /// Default value of `limit`.

@@ -1,9 +1,9 @@
 //! The admin endpoint, for probes, load balancers, scrapers and operators.
 //!
-//! The endpoint has its own thread, so renewals never wait for requests, no matter how many or how slow they are. The
-//! endpoint reads the status that supervisors publish ([`ElectionTracker`]), and the clock. The response "this node
-//! leads" is therefore true when it is made, even if the supervisor hangs. Operators' calls (`steering`) go through the
-//! store, like commands, and this host reads them from there.
+//! The endpoint has its own thread, so renewals never wait for requests, however many or slow the requests are. The
+//! endpoint reads the clock, and the status that supervisors publish ([`ElectionTracker`]). The response "this node
+//! leads" is therefore true at the time when it is created, even if the supervisor hangs. Operators' calls (`steering`)
+//! are written to the store, as commands are, and this host reads them from the store.
 //!
 //! [`ElectionTracker`]: baton_node::telemetry::ElectionTracker
 //!
@@ -56,10 +56,10 @@ const PORTS: Range<u16> = 7070..7170;
 /// Niceness of the endpoint's thread, relative to the rest of the host.
 const NICENESS: i32 = 10;
 
-/// Time that stream clients have at shutdown to read the last entries. The last entry reports the shutdown.
+/// Time that the clients of streams have at shutdown to read the last entries, which report the shutdown.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Interval at which the shutdown checks whether these clients have finished.
+/// Interval at which to check whether these clients have read everything.
 const LAST_WORDS_POLL: Duration = Duration::from_millis(10);
 
 /// The address of the endpoint.
@@ -83,7 +83,7 @@ impl fmt::Display for AdminPlace {
     }
 }
 
-/// The error if the endpoint cannot start.
+/// The error returned when the endpoint cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     /// The given address cannot be bound.
@@ -130,7 +130,7 @@ pub struct AdminSettings {
 
 impl AdminSettings {
     /// Returns the URL to announce for an endpoint with this address. A loopback or unspecified address is useful only
-    /// to nodes on this machine, so it is announced only if all nodes run here.
+    /// to nodes on this machine, so it is announced only if all nodes run on this machine.
     #[must_use]
     pub fn advertised(&self, address: SocketAddr, store: &StoreUrl) -> Option<AdminUrl> {
         if let Some(url) = &self.advertise {
@@ -149,7 +149,7 @@ impl AdminSettings {
     }
 }
 
-/// Returns true if all nodes of a store run on the same machine, and so share its loopback interface.
+/// Returns true if all nodes that use a store run on the same machine, and therefore share its loopback interface.
 #[must_use]
 pub fn is_of_one_machine(store: &StoreUrl) -> bool {
     match store {
@@ -199,8 +199,8 @@ impl BoundEndpoint {
 }
 
 /// Maximum number of connections that the kernel queues until they are accepted. With the standard library's limit of
-/// 128, the kernel drops connections of probes while another client opens connections as fast as it can. Each dropped
-/// connection delays its client by a second.
+/// 128, the kernel drops probes' connections while another client opens connections as fast as it can. A client whose
+/// connection is dropped is delayed by a second.
 const BACKLOG: i32 = 4096;
 
 fn bind(place: AdminPlace) -> Result<Option<TcpListener>, AdminError> {
@@ -257,7 +257,7 @@ impl Admin {
         let asked = AdminState::about(watched, store, access);
         let routes = routes::all(Arc::clone(&asked));
         let last_words = async move {
-            // An error means that the sender was dropped: the endpoint then ends, too.
+            // An error means that the sender was dropped. The endpoint ends in that case, too.
             let _ = stopped.await;
             asked.ends.store(true, Ordering::Relaxed);
             let streams_end = async {
@@ -268,26 +268,26 @@ impl Admin {
             let _ = tokio::time::timeout(LAST_WORDS, streams_end).await;
         };
         let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
-            // Requests get only the CPU time that renewals leave. On Linux, this call applies to this thread and to
-            // threads that it starts.
+            // Requests get only the CPU time that renewals do not need. On Linux, this call applies to this thread and
+            // to threads that it starts.
             let _ = nice(NICENESS);
             runtime.block_on(async {
                 let listener = listener.map(tokio::net::TcpListener::from_std).transpose();
                 let socket = socket.map(tokio::net::UnixListener::from_std).transpose();
-                // Both sockets are already listening, and the runtime exists, so this fails only if memory runs out.
+                // Both sockets are already listening and the runtime exists, so this can fail only if memory runs out.
                 let (Ok(listener), Ok(socket)) = (listener, socket) else { return };
                 tokio::select! {
                     () = connections::serve(listener, socket, routes, certificate) => {}
                     () = last_words => {}
                 }
             });
-            // The shutdown does not wait for a file read or a lookup that hangs, since nothing can interrupt these.
+            // Do not wait for a file read or a lookup that hangs: it cannot be interrupted.
             runtime.shutdown_background();
         })?;
         Ok(Some(Self { stop, thread }))
     }
 
-    /// Stops the endpoint. Aborts requests immediately, and streams after at most 500 ms.
+    /// Stops the endpoint. Aborts requests immediately, and aborts streams after at most 500 ms.
     pub fn shutdown(self) {
         let _ = self.stop.send(());
         // A panic of the thread has already been reported.
@@ -309,7 +309,7 @@ mod tests {
     fn address_in_use_or_not_available_may_pass() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(error_at(taken.local_addr().unwrap()).may_pass());
-        // An address like that of an interface that is not up yet.
+        // This machine does not have this address. The same is true while a network interface is not up yet.
         assert!(error_at("192.0.2.1:7070".parse().unwrap()).may_pass());
         let source = io::Error::from(io::ErrorKind::PermissionDenied);
         assert!(!AdminError::Taken { address: taken.local_addr().unwrap(), source }.may_pass());

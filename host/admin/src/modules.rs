@@ -24,7 +24,7 @@ const EVERY: Duration = Duration::from_secs(5);
 /// Timeout for reading the versions from the store.
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// Maximum number of concurrent responses. A response counts until its client has read it.
+/// Maximum number of concurrent responses. A response counts toward this number until its client has read it.
 const ANSWERS: usize = 8;
 
 /// The versions of an election, and the time when they were read.
@@ -75,7 +75,7 @@ pub(super) struct Version {
     size: Option<u64>,
     /// True if every node should run this version.
     current: bool,
-    /// True if the version was pushed; false if it is from a file or a registry.
+    /// True if the version was pushed; false if it comes from a file or a registry.
     pushed: bool,
     /// The user who pushed the version, as `USER@HOST`.
     by: Option<String>,
@@ -85,7 +85,7 @@ pub(super) struct Version {
     signed: bool,
     /// `on-probation`, `good` or `rejected`; null if the version has not run long enough.
     verdict: Option<String>,
-    /// Reason for the rejection; null without the token, since it may quote the coordinator.
+    /// Reason for the rejection; null without the token, because the reason may quote the coordinator.
     reason: Option<String>,
     /// The node that rejected the version.
     rejected_by: Option<String>,

@@ -1,8 +1,8 @@
 //! The web page for operators: a single file. It requests the same paths as other clients, and contacts no other host.
 //!
 //! The page itself contains no data, so every client that can reach the address may load it. Its content security
-//! policy lets the browser run only this script and contact only this endpoint. No text can become markup in the page,
-//! whatever its source.
+//! policy lets the browser run only the page's own script and contact only this endpoint. Text from nodes can never
+//! become markup in the page.
 
 use std::sync::LazyLock;
 
@@ -34,7 +34,7 @@ static PAGE: LazyLock<(Bytes, HeaderValue)> = LazyLock::new(|| {
         hash(SCRIPT),
         hash(STYLE)
     );
-    // This cannot fail, since the policy has only printable ASCII characters.
+    // This cannot fail, because the policy contains only printable ASCII characters.
     let policy = HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static("default-src 'none'"));
     (page.into(), policy)
 });
@@ -62,7 +62,7 @@ mod tests {
     fn page_is_complete_and_requests_no_other_host() {
         let page = std::str::from_utf8(&PAGE.0).unwrap();
         assert!(page.contains(STYLE) && page.contains(SCRIPT));
-        // A second end tag would end the script early, and the hash would not match.
+        // A second end tag would end the script early, and the script's hash would no longer match.
         assert_eq!((page.matches("</script").count(), page.matches("</style").count()), (1, 1));
         let others = page.split("http").skip(1).filter(|rest| rest.starts_with("://") || rest.starts_with("s://"));
         let others: Vec<&str> = others.map(|rest| rest.split('\'').next().unwrap_or_default()).collect();

@@ -25,11 +25,11 @@ pub struct TermRow {
     pub outcome: Option<String>,
     /// Reason for the instance's end, as logged; null if the outcome needs no explanation.
     pub reason: Option<String>,
-    /// Time without a leader before the term, in seconds, as observed by the term's node; null if there was no such
-    /// time or if it is unknown.
+    /// Time without a leader before the term, in seconds, as observed by the term's node; null if there was always a
+    /// leader, or if the time is unknown.
     pub leaderless_s: Option<f64>,
-    /// The node that took over and reported the end of the term; null if the term's own node reported it. If this is
-    /// set, `ended` is an upper bound.
+    /// The node that took over and reported the end of the term; null if the term's own node reported the end. If this
+    /// is set, `ended` is only an upper bound.
     pub closed_by: Option<String>,
 }
 
@@ -50,25 +50,25 @@ pub struct ModuleRow {
     pub digest: Digest,
     /// Size in bytes; `None` if only announcements mention the version.
     pub size: Option<u64>,
-    /// True if every node should run it.
+    /// True if every node should run this version.
     pub current: bool,
-    /// True if it was pushed; false if it comes from a file or a registry.
+    /// True if the version was pushed; false if it comes from a file or a registry.
     pub pushed: bool,
-    /// The user who pushed it, as `USER@HOST`.
+    /// The user who pushed the version, as `USER@HOST`.
     pub by: Option<String>,
     /// Time of the push (RFC 3339).
     pub at: Option<String>,
-    /// True if it has a signature.
+    /// True if the version is signed.
     pub signed: bool,
-    /// `on-probation`, `good` or `rejected`; `None` if it has not run long enough.
+    /// `on-probation`, `good` or `rejected`; `None` if the version has not run long enough.
     pub verdict: Option<&'static str>,
     /// Reason for the rejection.
     pub reason: Option<String>,
-    /// The node that rejected it.
+    /// The node that rejected the version.
     pub rejected_by: Option<String>,
     /// Time of the rejection (RFC 3339).
     pub rejected_at: Option<String>,
-    /// The nodes that have it.
+    /// The nodes that have the version.
     pub nodes: Vec<NodeRow>,
 }
 

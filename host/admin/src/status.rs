@@ -22,10 +22,11 @@ use baton_node::node_announcement::NodeAnnouncement;
 use baton_node::telemetry::ElectionTracker;
 use baton_runtime::InstanceUsage;
 
-/// Minimum interval between two reads of the nodes. Each node announces itself after each change and once a minute.
+/// Minimum interval between two reads of the nodes' announcements. Each node announces itself after each change, and at
+/// least once a minute.
 const NODES_EVERY: Duration = Duration::from_secs(5);
 
-/// Timeout for reading all nodes.
+/// Timeout for reading all nodes' announcements.
 const NODES_WITHIN: Duration = Duration::from_secs(10);
 
 /// An election as one node sees it.
@@ -38,7 +39,7 @@ pub(super) struct ElectionStatus {
     /// Labels of this node.
     #[schema(value_type = BTreeMap<String, String>)]
     labels: Labels,
-    /// The leader that this node knows; null if there is none.
+    /// The current leader, as far as this node knows; null if it knows of none.
     leader: Option<String>,
     /// True if this node leads.
     leads: bool,
@@ -54,9 +55,9 @@ pub(super) struct ElectionStatus {
     module: Option<String>,
     /// True once this node has been ready to take over.
     ready: bool,
-    /// Total time, in seconds, during which this node has observed no leader.
+    /// Total time without a leader, in seconds, as observed by this node.
     leaderless_s: f64,
-    /// Reason why this node may not lead, and the user who requested this; null if the node may lead.
+    /// Reason why this node may not lead, and the user who requested that, if any; null if the node may lead.
     ineligible: Option<String>,
     /// The node to which this node is linked, and since when; null if this node only polls the store.
     #[schema(value_type = Option<Object>)]
@@ -116,7 +117,7 @@ impl NodeStatus {
         let said = NodeAnnouncement::from(&announced);
         let Announcement { source, holds, term, admin, .. } = announced;
         let holds = holds.into_iter().map(|digest| digest.to_string()).collect();
-        // The announcement is untrusted: any client that writes to the store can forge it.
+        // The announcement is untrusted: any client that can write to the store can forge one.
         let admin = admin.parse::<AdminUrl>().ok().map(|url| url.to_string());
         Self { election: election.to_string(), said, source, holds, term, admin }
     }
@@ -160,7 +161,7 @@ impl Nodes {
 #[utoipa::path(get, path = "/v1/elections", responses(Withheld, (status = 200, body = Vec<ElectionStatus>)))]
 pub(super) async fn elections(_: MaySeeStatus, State(asked): State<Arc<AdminState>>) -> Json<Vec<ElectionStatus>> {
     let watched = &asked.watched;
-    // Read the usage once for all elections, since this inspects the process of each instance.
+    // Read the usage of all elections at once, because each read inspects the process of every instance.
     let in_use = watched.running.in_use();
     Json(watched.trackers.iter().map(|tracker| ElectionStatus::of(watched, tracker, &in_use)).collect())
 }
@@ -186,7 +187,7 @@ pub(super) async fn election(
     Ok(Json(ElectionStatus::of(watched, tracker, &watched.running.in_use())))
 }
 
-/// The nodes in these elections, as they have announced themselves in the store.
+/// The nodes in this node's elections, as announced in the store.
 #[utoipa::path(
     get,
     path = "/v1/nodes",

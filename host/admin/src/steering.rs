@@ -38,7 +38,7 @@ pub(super) const AT_ONCE: usize = 8;
 
 /// Default time to wait for the effect of a call, in seconds.
 const DEFAULT_TIMEOUT_S: u64 = 30;
-/// Maximum time to wait, in seconds. It is below a minute, the lifetime of a connection.
+/// Maximum time to wait, in seconds. It must be less than a minute, which is the maximum lifetime of a connection.
 const LONGEST_TIMEOUT_S: u64 = 50;
 
 /// Makes the leader release the lease.
@@ -101,7 +101,7 @@ pub(super) struct RollbackCall {
 pub(super) struct CallResult {
     /// True if the call has taken effect.
     done: bool,
-    /// Message that says what happened or what is missing.
+    /// Describes what has happened, or what is missing.
     result: String,
 }
 
@@ -115,7 +115,7 @@ enum Effect {
     /// the call does not apply now, and nothing was requested
     #[response(status = 409)]
     NotApplicable(CallResult),
-    /// the request has been or may have been stored, but the store showed no effect in time
+    /// the request was stored, or may have been stored, but the store showed no effect in time
     #[response(status = 504)]
     NotYet(CallResult),
 }
@@ -368,7 +368,7 @@ fn known(asked: &AdminState, election: &str) -> Result<ElectionName, Unusable> {
 async fn body<T: DeserializeOwned>(request: Request) -> Result<T, Unusable> {
     let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
-    // Require JSON: a page on another site can send some other content types without a preflight request.
+    // Accept only JSON: for some other content types, a page on another site can send a request without a preflight.
     if !kind.eq_ignore_ascii_case("application/json") {
         let why = "send JSON, with the header Content-Type: application/json".to_owned();
         return Err(Unusable(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
@@ -384,7 +384,7 @@ async fn body<T: DeserializeOwned>(request: Request) -> Result<T, Unusable> {
         }
     };
     let json = if bytes.is_empty() { "{}".into() } else { bytes };
-    // Require an object: serde would also accept an array with the values of the fields in order.
+    // Accept only an object: serde would also accept an array that contains the fields' values in order.
     if !json.trim_ascii_start().starts_with(b"{") {
         return Err(Unusable::because("the body is not a JSON object"));
     }

@@ -1,7 +1,8 @@
 //! Streams: limits their number, and ends streams that no client reads.
 //!
-//! A new connection never closes a connection that carries a stream, since such a connection would almost always be the
-//! oldest one. Instead, the number of streams is limited: a new stream ends the oldest one.
+//! A new connection never closes a connection that carries a stream: streams last long, so they would almost always be
+//! the oldest connections and be closed first. Instead, the number of streams is limited: if there are too many, a new
+//! stream ends the oldest one.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +17,7 @@ use tokio::time::timeout;
 pub(super) struct ConnectionState {
     has_asked: AtomicBool,
     is_stream: AtomicBool,
-    /// Number of times that the client has read everything that was sent.
+    /// Number of times that the client has caught up with everything that was sent.
     moves: AtomicU64,
     cut: Notify,
 }
@@ -35,13 +36,13 @@ impl ConnectionState {
         self.is_stream.load(Ordering::Relaxed)
     }
 
-    /// Records that the client has read everything that was sent.
+    /// Records that the client has caught up with everything that was sent.
     pub(super) fn moves(&self) {
         self.moves.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until the connection must end. Without a stream, this is after `lifetime`. With a stream, this is when its
-    /// client has read nothing for `lifetime`, or when a new stream ends this one.
+    /// Waits until the connection must end. A connection without a stream ends after `lifetime`. A connection with a
+    /// stream ends once its client has read nothing for `lifetime`, or when a new stream ends this one.
     pub(super) async fn ends(&self, lifetime: Duration) {
         loop {
             let before = self.moves.load(Ordering::Relaxed);
@@ -94,9 +95,9 @@ mod tests {
         let streams = Streams::at_most(2);
         let places: Vec<Arc<ConnectionState>> = (0..3).map(|_| Arc::default()).collect();
         places.iter().for_each(|place| streams.begin(place));
-        // At most two streams are allowed, so the third one ends the first.
+        // Only two streams are allowed, so the third stream ended the first.
         places[0].ends(Duration::MAX).await;
-        // The second client reads nothing.
+        // The second stream's client reads nothing.
         places[1].ends(LIFETIME).await;
         let reading = async {
             let begun = tokio::time::Instant::now();
@@ -110,7 +111,7 @@ mod tests {
             () = reading => {}
             () = places[2].ends(LIFETIME) => panic!("a stream ended although its client reads"),
         }
-        // A connection without a stream ends after its lifetime, even if its client reads.
+        // A connection that is not a stream ends after its lifetime, even if its client keeps reading.
         let other = ConnectionState::default();
         let moving = async {
             loop {

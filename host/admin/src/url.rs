@@ -6,7 +6,7 @@ use std::str::FromStr;
 use baton_base::address::{is_certainly_loopback, without_user};
 use url::Url;
 
-/// Maximum length of a URL, in bytes. A longer URL is a mistake, or an attack.
+/// Maximum length of a URL, in bytes. A longer URL is a mistake or an attack.
 const LONGEST: usize = 2048;
 
 /// An admin endpoint's URL: `http://HOST:PORT` or `https://HOST:PORT`. If a proxy serves the endpoint under a path, the
@@ -14,7 +14,7 @@ const LONGEST: usize = 2048;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct AdminUrl(Url);
 
-/// The error if a string is not a valid [`AdminUrl`].
+/// The error returned when a string is not a valid [`AdminUrl`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text:?} is not the address of an admin endpoint: {why}; write it like https://web-3.example:7070")]
 pub struct InvalidAdminUrl {
@@ -50,7 +50,7 @@ impl FromStr for AdminUrl {
 }
 
 impl AdminUrl {
-    /// Returns true if no other machine can read the requests: they stay on this machine, or are encrypted.
+    /// Returns true if no other machine can read the requests, because they stay on this machine or are encrypted.
     #[must_use]
     pub fn is_private(&self) -> bool {
         self.is_encrypted() || self.0.host().is_some_and(|host| is_certainly_loopback(&host))

@@ -1,4 +1,4 @@
-//! The view of a node for probes, scrapers and the service manager, which read it from threads of their own.
+//! The view of a node that probes, scrapers and the service manager get. It can be read from any thread.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use baton_node::telemetry::{ElectionTracker, Event, Heartbeat, Log, Ring};
 use baton_runtime::RunningInstances;
 use baton_store::Labels;
 
-/// Age of the last heartbeat from which a part of the host counts as stuck.
+/// Age of the last heartbeat above which a part of the host counts as stuck.
 const FRESH: Duration = Duration::from_secs(15);
 
 /// Pause before a late heartbeat is checked again. When a suspended machine resumes, the observer may run before the
@@ -33,11 +33,11 @@ pub struct Watched {
     pub running: RunningInstances,
     /// The host's clock.
     pub clock: Clock,
-    /// The watchdog, which ends the host if an instance does not end in time.
+    /// The watchdog, which ends the host if an instance does not exit in time.
     pub watchdog: Arc<Watchdog>,
     /// The heartbeat of the control runtime.
     pub heartbeat: Heartbeat,
-    /// The log for changes that clients make through the admin endpoint; `None` if nobody reads it.
+    /// The log for changes that clients make through the admin endpoint; `None` if these changes are not logged.
     pub log: Option<Log>,
 }
 
@@ -72,7 +72,7 @@ impl Watched {
         stuck
     }
 
-    /// Lists what this node lacks for a takeover.
+    /// Lists the requirements for a takeover that this node does not meet.
     #[must_use]
     pub fn lacks(&self) -> Vec<String> {
         let mut lacks = Vec::new();

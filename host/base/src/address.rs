@@ -1,11 +1,12 @@
 //! Classification of addresses and host names, for all packages of the host.
 //!
-//! There are two questions, which treat doubtful cases in opposite ways:
+//! Callers ask two different questions, and doubtful cases get opposite answers:
 //!
-//! - A name that somebody else controls (a coordinator's granted name, a registry's redirect) must not lead to this
-//!   machine, its network, or a cloud's metadata service. So if in doubt, [`kind`], [`kind_from_here`] and
-//!   [`kind_of_host`] do not classify an address or a host as public.
-//! - Unencrypted traffic must not leave this machine. So if in doubt, [`is_certainly_loopback`] returns false.
+//! - Is an address or a host public? A name that somebody else controls (a name that a coordinator may connect to, the
+//!   target of a registry's redirect) must not lead to this machine, its network, or a cloud's metadata service. So in
+//!   case of doubt, [`kind`], [`kind_from_here`] and [`kind_of_host`] do not return [`Public`](AddressKind::Public).
+//! - Is a host certainly this machine? Unencrypted traffic must not leave this machine. So in case of doubt,
+//!   [`is_certainly_loopback`] returns false.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -16,8 +17,8 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use url::Host;
 
-/// Addresses of clouds' platform services outside the link-local ranges. Without this list, they would count as private
-/// or even as public.
+/// Addresses outside the link-local ranges that clouds use for their platform services. Without this list, these
+/// addresses would count as private, or even as public.
 const PLATFORMS: [IpAddr; 7] = [
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
     // Metadata services of Alibaba, Google, Oracle, Scaleway and Akamai.
@@ -29,7 +30,8 @@ const PLATFORMS: [IpAddr; 7] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1)),
 ];
 
-/// Hides the user and password before a host, for display: `https://***@host/path`, or `***@host:1` without a scheme.
+/// Hides the user and the password in a URL or address, for display: `https://***@host/path`, or `***@host:1` without a
+/// scheme.
 #[must_use]
 pub fn without_user(text: &str) -> String {
     let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (&text[..scheme.len() + 3], rest));
@@ -40,20 +42,21 @@ pub fn without_user(text: &str) -> String {
     }
 }
 
-/// The kind of an address, for a client that has resolved a name to the address.
+/// The kind of an address to which a client has resolved a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AddressKind {
     /// An address on the internet.
     Public,
     /// This machine.
     Loopback,
-    /// In a private network.
+    /// An address in a private network.
     Private,
     /// An address to which no name should resolve: link-local (where metadata services are), multicast or reserved.
     Special,
 }
 
-/// The kind of the range that contains the address. If the address embeds another address, the embedded address counts.
+/// The kind of an address, determined from its range. If the address embeds another address, the embedded address
+/// decides.
 #[must_use]
 pub fn kind(address: IpAddr) -> AddressKind {
     let address = innermost(address);
@@ -64,10 +67,10 @@ pub fn kind(address: IpAddr) -> AddressKind {
     }
 }
 
-/// The kind of an address as seen from this machine. The machine's own public addresses are
-/// [`Loopback`](AddressKind::Loopback), and public addresses on its IPv6 links are [`Private`](AddressKind::Private).
-/// Reads the interfaces and routes on each call. Does not detect an address that the network translates to an address
-/// of this machine.
+/// The kind of an address as seen from this machine. The machine's own public addresses count as
+/// [`Loopback`](AddressKind::Loopback), and public addresses on its IPv6 links count as
+/// [`Private`](AddressKind::Private). Reads the interfaces and routes on each call. If the network translates an
+/// address to one of this machine's addresses, this function cannot detect it.
 #[must_use]
 pub fn kind_from_here(address: IpAddr) -> AddressKind {
     match (kind(address), innermost(address)) {
@@ -77,7 +80,7 @@ pub fn kind_from_here(address: IpAddr) -> AddressKind {
     }
 }
 
-/// True if the address belongs to this machine, or if the kernel does not report the machine's addresses.
+/// True if the address belongs to this machine, or if the machine's addresses cannot be read from the kernel.
 fn is_own(address: IpAddr) -> bool {
     interface_addresses().map_or(true, |own| own.contains(&address)) || is_own_source(address)
 }
@@ -125,10 +128,10 @@ unsafe fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-/// True if this machine would use the address itself as the source when sending to it. This also finds addresses that
-/// no interface has, but for which a local route exists, as clouds' load balancers set it up. Sends nothing.
+/// True if this machine would send packets to the address from that same address. This also detects an address that no
+/// interface has but that has a local route, as set up by the load balancers of some clouds. Sends nothing.
 fn is_own_source(address: IpAddr) -> bool {
-    /// An arbitrary port: connecting needs one, but nothing is sent.
+    /// An arbitrary port: `connect` needs one, but nothing is sent.
     const PORT: u16 = 9;
     let unspecified: SocketAddr = match address {
         IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -141,14 +144,14 @@ fn is_own_source(address: IpAddr) -> bool {
     };
     match source() {
         Ok(source) => source.ip() == address,
-        // If descriptors or memory are lacking, the answer is unknown: treat the address as this machine's. After other
-        // errors, this machine cannot send anything to the address.
+        // If there are no descriptors or memory left, the answer is unknown, so treat the address as this machine's.
+        // Any other error means that this machine cannot send anything to the address.
         Err(error) => Errno::from_io_error(&error)
             .is_some_and(|errno| [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM].contains(&errno)),
     }
 }
 
-/// True if the address has the prefix of an interface or of an on-link route, or if the kernel's tables are unreadable.
+/// True if the address has the prefix of an interface or of an on-link route, or if the kernel's tables cannot be read.
 fn is_on_link(address: Ipv6Addr) -> bool {
     let is_within = |(prefix, length): (u128, u32)| (prefix ^ address.to_bits()).leading_zeros() >= length;
     let table = |path: &str| match std::fs::read_to_string(path) {
@@ -162,12 +165,12 @@ fn is_on_link(address: Ipv6Addr) -> bool {
     }
 }
 
-/// Prefix lengths of links with neighbors. A shorter prefix belongs to a tunnel to the internet, and a longer one is a
-/// single address.
+/// Prefix lengths that a link with neighbors can have. A shorter prefix belongs to a tunnel to the internet, and a
+/// longer one is a single address.
 const LINK_PREFIXES: RangeInclusive<u32> = 32..=127;
 
-/// The addresses and prefix lengths in `/proc/net/if_inet6`. A line contains the address, the interface's number, the
-/// prefix length, the scope and the flags in hexadecimal, and the interface's name.
+/// The addresses and prefix lengths in `/proc/net/if_inet6`. Each line contains, in hexadecimal, the address, the
+/// interface's number, the prefix length, the scope and the flags, followed by the interface's name.
 fn interface_prefixes(interfaces: &str) -> impl Iterator<Item = (u128, u32)> {
     interfaces.lines().filter_map(|line| {
         let mut fields = line.split_whitespace();
@@ -177,9 +180,9 @@ fn interface_prefixes(interfaces: &str) -> impl Iterator<Item = (u128, u32)> {
     })
 }
 
-/// The prefixes in `/proc/net/ipv6_route` that have no gateway, and their lengths. A line contains the destination and
-/// its prefix length, the source and its prefix length, the gateway, the metric, two counters and the flags in
-/// hexadecimal, and the interface's name. Routes that reject packets are on `lo`.
+/// The prefixes in `/proc/net/ipv6_route` that have no gateway, and their lengths. Each line contains, in hexadecimal,
+/// the destination and its prefix length, the source and its prefix length, the gateway, the metric, two counters and
+/// the flags, followed by the interface's name. Routes that reject packets have the interface `lo`.
 fn route_prefixes(routes: &str) -> impl Iterator<Item = (u128, u32)> {
     routes.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -192,7 +195,7 @@ fn route_prefixes(routes: &str) -> impl Iterator<Item = (u128, u32)> {
     })
 }
 
-/// The IPv4 address that an IPv6 address embeds, or the address itself.
+/// The IPv4 address that is embedded in an IPv6 address. If there is none, the address itself.
 fn innermost(address: IpAddr) -> IpAddr {
     let address = address.to_canonical();
     let IpAddr::V6(v6) = address else { return address };
@@ -205,8 +208,8 @@ fn innermost(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The kind of a URL's host. The URL parser has already lowercased names, and normalized all spellings of IPv4
-/// addresses.
+/// The kind of a URL's host. The URL parser has already converted names to lower case, and normalized all spellings of
+/// IPv4 addresses.
 #[must_use]
 pub fn kind_of_host<Name: AsRef<str>>(host: &Host<Name>) -> AddressKind {
     match host {
@@ -220,9 +223,9 @@ pub fn kind_of_host<Name: AsRef<str>>(host: &Host<Name>) -> AddressKind {
     }
 }
 
-/// True only if a URL's host is certainly this machine. False for `localhost.` and names below `localhost`: they are
-/// not in `/etc/hosts`, so a DNS server resolves them. Also false for an address that embeds a loopback address, since
-/// another machine may translate it.
+/// True only if a URL's host is certainly this machine. False for `localhost.` and names that end in `.localhost`: they
+/// are not in `/etc/hosts`, so a DNS server may resolve them. Also false for an address that embeds a loopback address,
+/// because another machine may translate it.
 #[must_use]
 pub fn is_certainly_loopback<Name: AsRef<str>>(host: &Host<Name>) -> bool {
     match host {
@@ -235,10 +238,10 @@ pub fn is_certainly_loopback<Name: AsRef<str>>(host: &Host<Name>) -> bool {
 fn kind_v4(address: Ipv4Addr) -> AddressKind {
     match address.octets() {
         [127, ..] => AddressKind::Loopback,
-        // The last range is for carriers, and is also used inside some clouds.
+        // The last range is reserved for carrier-grade NAT, and is also used inside some clouds.
         [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [100, 64..=127, ..] => AddressKind::Private,
-        // "This network", link-local, protocols (and Oracle's old metadata), documentation, relays, benchmarks;
-        // multicast, reserved, broadcast.
+        // In order: "this network", link-local, protocol assignments (including Oracle's old metadata service),
+        // documentation, relays, benchmarks, documentation, multicast, reserved and broadcast.
         [0, ..] | [169, 254, ..] | [192, 0, 0 | 2, _] | [192, 88, 99, _] => AddressKind::Special,
         [198, 18 | 19, ..] | [198, 51, 100, _] | [203, 0, 113, _] => AddressKind::Special,
         [224..=255, ..] => AddressKind::Special,
@@ -249,9 +252,9 @@ fn kind_v4(address: Ipv4Addr) -> AddressKind {
 fn kind_v6(address: Ipv6Addr) -> AddressKind {
     match address.segments() {
         [0, 0, 0, 0, 0, 0, 0, 1] => AddressKind::Loopback,
-        // Teredo and other special ranges of that block; documentation.
+        // Teredo and other special ranges in the same block, then two documentation ranges.
         [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => AddressKind::Special,
-        // Amazon: metadata, pod identities, DNS and time.
+        // Amazon's services: metadata, pod identities, DNS and time.
         [0xfd00, 0xec2, ..] => AddressKind::Special,
         // Link-local IPv4 addresses behind a private NAT64 prefix.
         [0xfc00..=0xfdff, .., 0xa9fe, _] => AddressKind::Special,
@@ -289,7 +292,8 @@ mod tests {
                 AddressKind::Special,
                 &["168.63.129.16", "100.100.100.200", "fd00:ec2::254", "2001::1", "64:ff9b:1::1", "fec0::1"],
             ),
-            // Credentials of pods on EKS, and the metadata services of Google, Scaleway, Oracle, Akamai and Alibaba.
+            // The services that give credentials to pods on EKS, and the metadata services of Google, Scaleway, Oracle,
+            // Akamai and Alibaba.
             (AddressKind::Special, &["169.254.170.2", "169.254.170.23", "fd00:ec2::23", "fd20:ce::254", "fd00:42::42"]),
             (AddressKind::Special, &["192.0.0.192", "fd00:c1::a9fe:a9fe", "fd00:a9fe:a9fe::1", "fd00:100::100:200"]),
             (AddressKind::Special, &["169.254.42.42", "169.254.0.23", "fe80::a9fe:a9fe", "fd12:64::a9fe:a9fe"]),
@@ -307,7 +311,7 @@ mod tests {
     fn own_addresses_are_loopback_unless_their_range_is_private() {
         let own = |address: &str| is_own(address.parse().unwrap());
         assert!(own("127.0.0.1"));
-        // These addresses are reserved for documentation (RFC 5737, RFC 3849), so this machine does not have them.
+        // No machine has these addresses: they are reserved for documentation (RFC 5737, RFC 3849).
         assert!(!own("192.0.2.1") && !own("2001:db8::1"));
         assert_eq!(kind_from_here([127, 0, 0, 1].into()), AddressKind::Loopback);
         assert_eq!(kind_from_here([169, 254, 169, 254].into()), AddressKind::Special);
@@ -382,7 +386,7 @@ mod tests {
             ("notlocalhost", AddressKind::Public, false),
             ("128.0.0.1", AddressKind::Public, false),
         ] {
-            // Settings, grants, references and redirects pass the host either borrowed or owned.
+            // Test both types of URL host: some callers have a borrowed host, others an owned one.
             let url: url::Url = format!("http://{host}:10000/").parse().unwrap();
             let host = url.host().unwrap();
             assert_eq!((kind_of_host(&host), is_certainly_loopback(&host)), (leads_to, is_certain), "{url}");

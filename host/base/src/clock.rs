@@ -1,13 +1,15 @@
 //! The host's clock: elapsed time, derived from three kernel clocks. No single clock is trusted alone.
 //!
-//! The boot clock includes suspends, but the time daemon may slew it (chrony by up to 8.3%). The raw clock is never
-//! slewed, but stops during a suspend. Once the wall clock has been corrected, it shows a pause that a hypervisor hid.
+//! The boot clock keeps running during a suspend, but the time daemon may slew it (chrony by up to 8.3%). The raw clock
+//! is never slewed, but stops during a suspend. A hypervisor may hide a pause from both; the wall clock shows the pause
+//! once a time daemon has corrected it.
 //!
 //! So there are two bounds on the time that has passed. [`Clock::now`] is the upper bound, from the clock that has
 //! advanced most: it limits how long this node may act. [`Clock::least`] is the lower bound, from the boot clock or the
 //! raw clock, whichever has advanced less: a node uses it to wait until another node must have stopped. The lower bound
-//! does not depend on the wall clock, which may be stepped at any time. At each reading, both bounds grow by the time
-//! since the previous reading. So the difference between any two readings is also a bound.
+//! does not depend on the wall clock, which may be stepped at any time. Each time the clock is read, the upper bound
+//! grows by the most time that can have passed since the previous read, and the lower bound by the least. So the
+//! difference between any two values of a bound also bounds the time between them.
 
 mod alarm;
 mod wall;
@@ -22,23 +24,23 @@ use rustix::time::{ClockId, clock_gettime};
 pub use alarm::{Alarm, towards};
 pub use wall::{rfc3339, wall};
 
-/// Minimum movement of two clocks against each other that counts as a step or a slew, in nanoseconds; less is noise. So
-/// between any two moments, the clock is accurate to twice this value, which is within the 1% of the shortest lease
-/// that is reserved for waking late.
+/// Minimum drift between two clocks that counts as a step or a slew, in nanoseconds. Less is noise. So between any two
+/// moments, the clock is accurate to twice this value. This error fits into the 1% of the shortest lease that is
+/// reserved for late wake-ups.
 const STEP: i128 = 5_000_000;
 
-/// Minimum gap between two readings for which the thread counts as preempted, in nanoseconds.
+/// Time between two readings from which the thread counts as preempted, in nanoseconds.
 const INTERRUPTED: i128 = 1_000_000;
 
 /// The clock of this host. Clones share one clock.
 #[derive(Clone, Default)]
 pub struct Clock {
     elapsed: Arc<Mutex<Elapsed>>,
-    /// The source of all times, if it is not the kernel.
+    /// The source of all times, if the clock does not use the kernel's clocks.
     source: Option<TimeSource>,
 }
 
-/// Returns the time since some fixed moment. It must not go back.
+/// Returns the time since some fixed moment. The time must never go backwards.
 pub type TimeSource = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 impl fmt::Debug for Clock {
@@ -48,29 +50,31 @@ impl fmt::Debug for Clock {
 }
 
 impl Clock {
-    /// Creates a clock that shows the time of `source` instead of the kernel's clocks, for tests that move the time.
+    /// Creates a clock that gets its time from `source` instead of the kernel's clocks, for tests that control the
+    /// time.
     #[must_use]
     pub fn of_source(source: TimeSource) -> Self {
         Self { source: Some(source), ..Self::default() }
     }
 
-    /// Returns the current time, by the upper bound on elapsed time. It never goes back.
+    /// Returns the current time: the upper bound on elapsed time. It never goes backwards.
     pub fn now(&self) -> Time {
         Time(nanoseconds(self.read().most))
     }
 
-    /// Returns the lower bound on elapsed time. It never goes back.
+    /// Returns the lower bound on elapsed time. It never goes backwards.
     pub fn least(&self) -> Duration {
         nanoseconds(self.read().least)
     }
 
-    /// Returns [`Clock::now`] and [`Clock::least`] at the same moment.
+    /// Returns [`Clock::now`] and [`Clock::least`], both for the same moment.
     pub fn both(&self) -> (Time, Duration) {
         let elapsed = self.read();
         (Time(nanoseconds(elapsed.most)), nanoseconds(elapsed.least))
     }
 
-    /// Returns the time of the boot clock alone. Takes no lock. All processes of one boot share this clock.
+    /// Returns the time of the kernel's boot clock, without corrections. Takes no lock. All processes on the machine
+    /// see the same boot clock, until the machine restarts.
     pub fn boot(&self) -> Duration {
         self.source.as_ref().map_or_else(|| nanoseconds(read(ClockId::Boottime)), |source| source())
     }
@@ -81,8 +85,8 @@ impl Clock {
     }
 
     fn read(&self) -> MutexGuard<'_, Elapsed> {
-        // Read the clocks under the lock: if a reading from before a step were processed after the step, the step would
-        // count twice.
+        // Read the clocks while holding the lock. Otherwise, a reading from before a step could be processed after the
+        // step, and the step would count twice.
         let mut elapsed = self.elapsed.lock().unwrap_or_else(PoisonError::into_inner);
         elapsed.advance(self.source.as_ref().map_or_else(Readings::together, |source| Readings::same(source())));
         elapsed
@@ -98,13 +102,13 @@ struct Readings {
 }
 
 impl Readings {
-    /// All clocks show the same time.
+    /// Returns readings in which all clocks show the same time.
     fn same(time: Duration) -> Self {
         let nanos = i128::try_from(time.as_nanos()).unwrap_or(i128::MAX);
         Self { boot: nanos, raw: nanos, wall: nanos }
     }
 
-    /// Reads again if the thread was preempted between two readings, since that would look like a step.
+    /// Reads all clocks. Reads them again if the thread was preempted in between, since that would look like a step.
     fn together() -> Self {
         let mut boot = read(ClockId::Boottime);
         for _ in 0..4 {
@@ -119,14 +123,16 @@ impl Readings {
     }
 }
 
-/// Elapsed time in nanoseconds: the time of the boot clock, corrected by the other clocks' movement against it.
+/// Elapsed time in nanoseconds: the time of the boot clock, corrected by how the other clocks drift against it.
 #[derive(Debug, Default)]
 struct Elapsed {
-    /// The lead of the raw and the wall clock over the boot clock, when it was last noted.
+    /// The times by which the raw clock and the wall clock were ahead of the boot clock when last noted.
     noted: Option<[i128; 2]>,
-    /// Time that another clock has counted and the boot clock has not, until `noted` was last set.
+    /// Total time that another clock has counted but the boot clock has not, up to the moment when `noted` was last
+    /// set.
     missed: i128,
-    /// Time that the boot clock has counted and the raw clock has not, until `noted` was last set.
+    /// Total time that the boot clock has counted but the raw clock has not, up to the moment when `noted` was last
+    /// set.
     extra: i128,
     most: i128,
     least: i128,
@@ -147,7 +153,7 @@ impl Elapsed {
     }
 }
 
-/// Reads one of the kernel's clocks, in nanoseconds. Do not measure time with this clock alone.
+/// Reads one of the kernel's clocks, in nanoseconds. Do not use a single kernel clock to measure time.
 pub fn nanoseconds_on(id: ClockId) -> u64 {
     u64::try_from(read(id)).unwrap_or(0)
 }
@@ -168,7 +174,7 @@ mod tests {
     const SECOND: i128 = 1_000_000_000;
     const MILLISECOND: i128 = SECOND / 1000;
 
-    /// A machine's kernel clocks, and the elapsed time that is derived from these clocks.
+    /// A simulated machine: its kernel clocks, and the elapsed time computed from them.
     struct Machine {
         clocks: Readings,
         elapsed: Elapsed,
@@ -182,7 +188,7 @@ mod tests {
             machine
         }
 
-        /// Advances each clock, and returns how far `now` and `least` advance.
+        /// Advances each clock by the given time. Returns the times by which `now` and `least` advance.
         fn pass(&mut self, boot: i128, raw: i128, wall: i128) -> (i128, i128) {
             let Elapsed { most, least, .. } = self.elapsed;
             let clocks = &mut self.clocks;
@@ -292,7 +298,7 @@ mod tests {
 
     #[test]
     fn bounds_hold_between_any_two_moments() {
-        // Both bounds hold between any two moments, regardless of how the clocks run.
+        // The clocks slew, suspend and step at random.
         let mut seed = 1_u64;
         let mut random = move |below: i128| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

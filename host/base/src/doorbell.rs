@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A flag that wakes a thread, as an eventfd(2). Its descriptor is readable after a ring, until a thread has read the
-/// flag. Ringing never blocks. Clones share the flag.
+/// A flag that wakes a thread, implemented as an eventfd(2). Once the doorbell has been rung, its descriptor is
+/// readable until a thread reads the flag. Ringing never blocks. Clones share the flag.
 #[derive(Clone, Debug)]
 pub struct Doorbell(Arc<OwnedFd>);
 
@@ -15,18 +15,18 @@ impl Doorbell {
     /// Creates a doorbell.
     ///
     /// # Errors
-    /// If the system has no descriptors left.
+    /// Fails if the system has no descriptors left.
     pub fn new() -> io::Result<Self> {
         Ok(Self(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
     }
 
-    /// Wakes the thread that waits for the doorbell, now or later.
+    /// Wakes the thread that is waiting for the doorbell. If no thread is waiting, the next wait ends at once.
     pub fn ring(&self) {
-        // Fails only after 2^64 rings that no thread has read.
+        // This fails only after about 2^64 rings without a read.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// True if the doorbell was rung since the last call. If so, the caller also sees all writes to memory that
+    /// True if the doorbell has been rung since the last call. If so, the caller also sees all writes to memory that
     /// happened before the ring.
     pub fn has_rung(&self) -> bool {
         rustix::io::read(&self.0, &mut [0; 8]).is_ok()

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Escapes characters that could move the cursor, end the line or change its text direction: control characters, line
+/// Escapes characters that could move the cursor, end the line or change the text direction: control characters, line
 /// and paragraph separators, and bidirectional formatting characters.
 #[must_use]
 pub fn escape(text: &str) -> Cow<'_, str> {
@@ -30,7 +30,8 @@ pub fn escape_lines(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.split('\n').map(escape).collect::<Vec<_>>().join("\n"))
 }
 
-/// Escapes serialized JSON for one line: harmful characters that the serializer does not escape become `\uXXXX`.
+/// Makes serialized JSON safe to display on one line: harmful characters that the serializer does not escape become
+/// `\uXXXX`.
 pub fn escape_json(json: String) -> String {
     if !json.chars().any(is_harmful) {
         return json;
@@ -47,8 +48,8 @@ pub fn escape_json(json: String) -> String {
     safe
 }
 
-/// Returns true for characters that can control a terminal or break a line. All are in the Basic Multilingual Plane, so
-/// one `\uXXXX` escape is enough for each in JSON.
+/// Returns true for characters that can control a terminal or break a line. They are all in the Basic Multilingual
+/// Plane, so each needs only one `\uXXXX` escape in JSON.
 #[must_use]
 pub fn is_harmful(c: char) -> bool {
     c.is_control()

@@ -1,5 +1,5 @@
-//! The gate that every effect of an instance must pass, the deadline for effects that are queued behind the gate, and
-//! the watchdog.
+//! The gate that every effect of an instance must pass, the deadline of effects that have passed the gate but have not
+//! left the process yet, and the watchdog.
 
 mod watchdog;
 
@@ -12,13 +12,13 @@ use baton_election::timing::{Time, last_words_within, overdue_at};
 use crate::clock::Clock;
 pub use watchdog::Watchdog;
 
-/// Ends this process at once with SIGKILL. An abort could first dump core, which would delay the end of dependent
-/// processes.
+/// Ends this process at once with SIGKILL. An abort could dump core first, which would delay the end of the processes
+/// that depend on this one.
 pub fn end_this_process() -> ! {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-    // The first process of a PID namespace ignores a SIGKILL from inside the namespace (pid_namespaces(7)). Shells
-    // report the status 137 for a process that SIGKILL has killed. SAFETY: `_exit` never returns, and it is sound at
-    // any point, since it runs no code of this process.
+    // The first process in a PID namespace ignores a SIGKILL from inside the namespace (pid_namespaces(7)), so exit
+    // instead. Shells report the status 137 for a process that was killed by SIGKILL. SAFETY: `_exit` never returns,
+    // and it is sound at any point, since it runs no code of this process.
     unsafe { libc::_exit(137) }
 }
 
@@ -27,8 +27,8 @@ pub fn end_this_process() -> ! {
 #[error("the term is over: the host refuses this instance's effects")]
 pub struct Refused;
 
-/// The time from which no effect may leave this process. An instance's gate has a deadline. An effect that is queued
-/// behind the gate, such as a line that nobody has read yet, also has a deadline, which is checked again before the
+/// The time from which no effect may leave this process. An instance's gate has a deadline. An effect may have passed
+/// the gate but still be queued, such as a line that nobody has read yet. The deadline is then checked again before the
 /// effect leaves. Clones share the deadline.
 #[derive(Clone, Debug)]
 pub struct Deadline {
@@ -50,7 +50,7 @@ impl Deadline {
         Self { clock, shared: Arc::new(shared) }
     }
 
-    /// True if the deadline was ended or has passed. Reads the clock.
+    /// True if the deadline has passed or was ended early. Reads the clock.
     pub fn has_passed(&self) -> bool {
         self.remaining().is_zero()
     }
@@ -63,12 +63,12 @@ impl Deadline {
         Duration::from_nanos(self.nanoseconds().saturating_sub(nanoseconds(self.clock.now())))
     }
 
-    /// Moves the deadline after a renewal. A deadline that was ended stays ended.
+    /// Moves the deadline after a renewal. A deadline that was ended early stays ended.
     pub fn extend(&self, at: Time) {
         self.shared.at.store(nanoseconds(at), Ordering::Release);
     }
 
-    /// Ends the deadline at once, regardless of the clock.
+    /// Makes the deadline count as passed from now on, regardless of the clock.
     pub fn end(&self) {
         self.shared.ended.store(true, Ordering::Release);
     }
@@ -82,13 +82,14 @@ impl Deadline {
     }
 }
 
-/// The gate of one instance. It is open until its deadline passes or it is closed. It never reopens.
+/// The gate of one instance. The gate is open until it is closed or its deadline passes. It never reopens.
 #[derive(Debug)]
 pub struct Gate {
     deadline: Deadline,
     /// The [`Time`] in nanoseconds.
     abort_at: AtomicU64,
-    /// Time at which a pause past the deadline was first noticed. Meaningless if this time is before the deadline.
+    /// Time at which the process first noticed that it had been paused past the deadline. Meaningless if this time is
+    /// before the deadline.
     woken: AtomicU64,
     refused: AtomicBool,
     dying: AtomicBool,
@@ -131,7 +132,7 @@ impl Gate {
         self.abort_at.store(nanoseconds(abort_at), Ordering::Release);
     }
 
-    /// Returns the deadline, even if the gate was closed before it.
+    /// Returns the deadline, even if the gate was closed earlier.
     pub fn deadline(&self) -> Time {
         Time(Duration::from_nanos(self.deadline.nanoseconds()))
     }
@@ -152,8 +153,7 @@ impl Gate {
     }
 
     /// Notes that the process was paused until `now`. If `now` is past the deadline, the kill gets its usual time
-    /// again, measured from `now`. The kill gets this time only once; otherwise, a process that always wakes late would
-    /// never end.
+    /// again, measured from `now`. This happens only once; otherwise, a process that always wakes late would never end.
     fn wakes(&self, now: Time) {
         let deadline = self.deadline.nanoseconds();
         if nanoseconds(now) >= deadline && self.woken.load(Ordering::Acquire) < deadline {
@@ -174,8 +174,8 @@ impl Gate {
         last_words_within(Duration::from_nanos(room))
     }
 
-    /// Notes that no part of the instance is running any more, even if it has not been reaped. Ending this process
-    /// would not help.
+    /// Notes that no part of the instance is running any more, even if its process has not been reaped. Ending this
+    /// process would not speed that up.
     pub fn set_dying(&self) {
         self.dying.store(true, Ordering::Release);
     }

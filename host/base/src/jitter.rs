@@ -1,24 +1,24 @@
-//! Wait times: random waits to spread the requests of nodes, shared moments to combine the requests of tasks, and
-//! backoff.
+//! Wait times: random waits that spread the requests from different nodes, shared moments that combine the requests
+//! from different tasks, and backoff.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Returns a random duration between two bounds, or the lower bound if the system provides no random numbers.
+/// Returns a random duration between two bounds. If the system provides no random numbers, returns the lower bound.
 pub fn between(least: Duration, most: Duration) -> Duration {
     let mut byte = [0];
     let random = getrandom::fill(&mut byte).map_or(0, |()| byte[0]);
     least + most.saturating_sub(least) * u32::from(random) / 256
 }
 
-/// Shared moments for repeated work that can wait a little. Clones have the same moments, so tasks with clones of one
-/// value work at the same time. The CPU then wakes only once for all of these tasks, and a store may answer their
+/// Shared moments for repeated work that can wait a little. Clones have the same moments, so tasks that use clones of
+/// one value do their work at the same time. The CPU then wakes only once for all of them, and a store may answer their
 /// requests together.
 #[derive(Clone, Copy, Debug)]
 pub struct Moments {
     begin: Instant,
-    /// Random offset, so that `Moments` created at the same time have different moments.
+    /// Random offset, so that two values that are created at the same time have different moments.
     before: Duration,
 }
 
@@ -32,9 +32,9 @@ impl Default for Moments {
 
 impl Moments {
     /// Returns the next shared moment between `least` and `most` after the last answer. The interval between shared
-    /// moments is the middle of this window, so a task with prompt answers goes from one moment to the next. If no
-    /// shared moment is in the window, returns a random time in the window. So tasks that began at other times soon
-    /// join the other tasks.
+    /// moments is the middle of this window, so a task that gets its answers promptly uses every moment. If there is no
+    /// shared moment in the window, returns a random time in the window. So a task that began at another time soon
+    /// works at the shared moments, too.
     #[must_use]
     pub fn next(&self, answered: Instant, (least, most): (Duration, Duration)) -> Instant {
         let step = ((least + most) / 2).as_nanos().max(1);
@@ -44,8 +44,8 @@ impl Moments {
     }
 }
 
-/// Returns the backoff after `failures` consecutive failures: the first wait, doubled for each failure, up to the
-/// longest.
+/// Returns the backoff after `failures` consecutive failures: the wait `first`, doubled for each failure, up to
+/// `longest`.
 pub fn doubled((first, longest): (Duration, Duration), failures: u32) -> Duration {
     first.saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX)).min(longest)
 }
@@ -61,7 +61,7 @@ mod tests {
         let begun = Instant::now();
         let moments = Moments::default();
         let is_shared = |at: Instant| (at - moments.begin + moments.before).as_nanos().is_multiple_of(step.as_nanos());
-        // Tasks that begin at different times soon work at the same moments.
+        // Tasks that start at different times soon have a common rhythm.
         for late in [0, 700, 1400, 2100, 2800] {
             let mut at = begun + Duration::from_millis(late);
             for _ in 0..100 {
@@ -72,7 +72,7 @@ mod tests {
                 at = next;
             }
             assert!(is_shared(at));
-            // A task with a long window soon works at the same moments as the others, too.
+            // The same is true of a task with a longer window.
             for _ in 0..100 {
                 at = moments.next(at, (Duration::from_secs(22), Duration::from_secs(38)));
             }

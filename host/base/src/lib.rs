@@ -1,12 +1,13 @@
 //! The parts that the crates of a Baton host share.
 //!
 //! - [`clock`] is the only place where time is read.
-//! - [`gate`] contains the gate that every effect of an instance must pass, and the watchdog that ends the host if an
+//! - [`gate`] contains the gate that every effect of an instance must pass, and the watchdog, which ends the host if an
 //!   instance does not end in time.
-//! - [`jitter`] spreads the requests of nodes, and combines the wake-ups of tasks.
+//! - [`jitter`] spreads the requests from different nodes, and combines the wake-ups of tasks.
 //! - [`address`] classifies network addresses.
 //! - [`escape`](mod@escape) makes text safe to display, and [`shell`] makes it safe to paste into a shell.
-//! - [`untrusted`] describes the readers of untrusted bytes that `make fuzz` tests. Each crate lists its own readers.
+//! - [`untrusted`] describes functions that read untrusted bytes, which `make fuzz` tests. Each crate lists its own
+//!   readers.
 
 pub mod address;
 pub mod clock;

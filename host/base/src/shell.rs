@@ -1,4 +1,4 @@
-//! Quotes the commands and flags that messages propose, so that they are safe to paste into a shell.
+//! Quotes the values in commands and flags that messages propose, so that they are safe to paste into a shell.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -6,11 +6,11 @@ use std::fmt::Write as _;
 use crate::escape::is_harmful;
 
 /// Quotes a string as one shell word. Every value in a proposed command or flag must be quoted, unless its type allows
-/// only plain characters, as for election names and digests.
+/// only plain characters, as election names and digests do.
 ///
 /// The word means the same to sh, bash, zsh and fish, unless the text contains control characters. A log cannot show
-/// those as they are, so the word then has the form `$'…'`. A shell that does not know this form reads another text or
-/// refuses it, but runs nothing.
+/// those as they are, so the word then has the form `$'…'`. A shell that does not know this form reads a different text
+/// or refuses the word, but runs nothing.
 #[must_use]
 pub fn quoted(text: &str) -> Cow<'_, str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ':' | '@' | ',' | '+');
@@ -25,7 +25,7 @@ pub fn quoted(text: &str) -> Cow<'_, str> {
             // An argument cannot contain NUL.
             '\0' => word.push(char::REPLACEMENT_CHARACTER),
             _ if is_harmful(c) => push_bytes(&mut word, c),
-            // Unescaped, a quote or a backslash would end the quotes in some shell.
+            // In some shell, a quote or a backslash without an escape would end the quoted word.
             '\'' | '\\' if has_harmful => push_bytes(&mut word, c),
             // Inside the quotes, fish treats a backslash as an escape.
             '\'' => word.push_str("'\\''"),
@@ -39,8 +39,8 @@ pub fn quoted(text: &str) -> Cow<'_, str> {
 
 fn push_bytes(word: &mut String, c: char) {
     for byte in c.encode_utf8(&mut [0; 4]).bytes() {
-        // Octal escapes have three digits, so a digit that follows is not part of the escape. Writing to a string
-        // cannot fail.
+        // Always write three octal digits, so that a digit that follows does not become part of the escape. Writing to
+        // a string cannot fail.
         let _ = write!(word, "\\{byte:03o}");
     }
 }
@@ -94,7 +94,7 @@ mod tests {
         "\\\n\\' touch ran '",
     ];
 
-    /// Returns the bytes that a shell passes to a program if a user pastes `text` from a log. Returns `None` if the
+    /// Returns the bytes that a program gets if a user pastes `text` from a log into this shell. Returns `None` if the
     /// shell is not installed.
     fn read_by(shell: &str, text: &str) -> Option<Vec<u8>> {
         let folder = tempfile::tempdir().unwrap();

@@ -1,12 +1,12 @@
-//! Readers of untrusted bytes, which come from other hosts, operators, servers, guests and users.
+//! Functions that read untrusted bytes: input from other hosts, operators, servers, guests and users.
 //!
-//! The result of a reader depends on the bytes alone. A reader must return soon for any bytes, and panics if its result
-//! is inconsistent. `make fuzz` searches for bytes with which a reader fails, and a test runs each reader on all bytes
-//! that were kept.
+//! The result of a reader depends on the bytes alone. A reader must return quickly for any bytes, and panics if its
+//! result is inconsistent. `make fuzz` searches for bytes that make a reader fail. A test runs each reader on all bytes
+//! that earlier searches kept.
 
 /// Reads untrusted bytes as one kind of value.
 pub struct Reader {
-    /// The reader's name, which is also the name of the folder with the bytes that were kept for it.
+    /// The reader's name, which is also the name of the folder with the bytes kept for it.
     pub name: &'static str,
     /// Reads the bytes. Panics if the result is inconsistent.
     pub read: fn(&[u8]),
@@ -17,7 +17,7 @@ pub fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }
 
-/// The lines of a text that are `NAME=VALUE` pairs.
+/// The `NAME=VALUE` lines in a text. Skips other lines.
 pub fn pairs(bytes: &[u8]) -> impl Iterator<Item = (&str, &str)> {
     text(bytes).lines().filter_map(|line| line.split_once('='))
 }

@@ -19,7 +19,7 @@ use crate::table::{Bar, Row, Unit};
 /// Number of elections that the host leads. Each has the shortest lease that the store accepts, so the host makes 24
 /// renewals per second.
 const ELECTIONS: usize = 8;
-/// Number of connections that clients or peers open in a round. They do not close these connections.
+/// Number of connections that clients or peers open in a round. The clients and peers do not close them.
 const CONNECTIONS: usize = 5000;
 /// Maximum number of connections that are open at the same time. More would exceed this process's limit on descriptors.
 const HELD: usize = 900;
@@ -30,8 +30,8 @@ const PIECE: usize = 16 << 10;
 /// Number of false messages that each connection to the links' socket sends.
 const LIES: usize = 100;
 
-/// Measures renewals in three kinds of rounds, in turn: without connections, under many requests, and under many
-/// messages on links.
+/// Measures renewals in three kinds of rounds, which alternate: without connections, under many requests, and under
+/// many messages on links.
 pub fn measure(module: &Path, rounds: u32) -> anyhow::Result<Vec<Row>> {
     let site = Site::new();
     let mut text = format!(
@@ -115,14 +115,14 @@ fn ask(endpoint: Endpoint, number: usize) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// Writes as much as the host accepts. Writes in pieces: a kernel without preemption would spend 4 ms on a write of one
-/// megabyte, and meanwhile delay the host.
+/// Writes as much as the host accepts, in small pieces. In a kernel without preemption, a single write of one megabyte
+/// would take 4 ms, and would delay the host during this time.
 fn say(stream: &mut impl Write, said: &str) {
     let _ = said.as_bytes().chunks(PIECE).try_for_each(|piece| stream.write_all(piece));
 }
 
-/// Opens a connection to the links' socket, says hello as a node, and then repeatedly claims to lead. Every tenth
-/// connection sends garbage instead of the hello.
+/// Opens a connection to the links' socket, introduces itself as a node, and then repeatedly claims to lead. Every
+/// tenth connection sends garbage instead of the hello.
 fn lie(socket: &Path, number: usize) -> Option<UnixStream> {
     let to = socket.file_name()?.to_str()?;
     let mut stream = UnixStream::connect(socket).ok()?;
@@ -138,8 +138,8 @@ fn lie(socket: &Path, number: usize) -> Option<UnixStream> {
     Some(stream)
 }
 
-/// A histogram of renewals. Each pair consists of a bound, in seconds, and the number of renewals that took no longer
-/// than this bound.
+/// A histogram of renewals. Each pair consists of a bound, in seconds, and the number of renewals that took at most
+/// this time.
 #[derive(Default)]
 struct Renewals(Vec<(f64, f64)>);
 
@@ -159,7 +159,7 @@ impl Renewals {
         Self(bounds.map(all).collect())
     }
 
-    /// Adds the renewals between two readings.
+    /// Adds the renewals made between two readings.
     fn add(&mut self, begin: &Self, end: &Self) {
         if self.0.is_empty() {
             self.0 = begin.0.iter().map(|(bound, _)| (*bound, 0.0)).collect();

@@ -1,4 +1,4 @@
-//! Wasmtime without Baton, as the yardstick for the host's numbers.
+//! Wasmtime without Baton: the yardstick for the host's numbers.
 //!
 //! Runs the same component in an engine with the same settings and all of WASI, but without the gate, the limits and
 //! the supervision.
@@ -37,7 +37,7 @@ const TERM: [&str; 11] = [
     "step-down",
 ];
 
-/// The component's other imports. Only behaviors that are not measured call these functions.
+/// The component's other imports. None of the measured behaviors calls these functions.
 const UNUSED: &[(&str, &[&str])] =
     &[("wasi:config/store@0.2.0-rc.1", &["get", "get-all"]), ("wasi:logging/logging@0.1.0-draft", &["log"])];
 
@@ -65,7 +65,7 @@ impl Baseline {
     /// Compiles the component, with or without epoch checks.
     ///
     /// # Errors
-    /// If the file is not a coordinator.
+    /// Returns an error if the file is not a coordinator.
     pub fn compile(module: &Path, checks: bool) -> wasmtime::Result<Self> {
         let mut config = Config::new();
         config.wasm_component_model(true).epoch_interruption(checks);
@@ -107,7 +107,7 @@ impl Baseline {
     /// Measures the time to create a wasmtime store with an instance in it, in milliseconds.
     ///
     /// # Errors
-    /// If the component cannot be instantiated.
+    /// Returns an error if the component cannot be instantiated.
     pub async fn instantiate(&self) -> wasmtime::Result<f64> {
         let begin = Instant::now();
         let (mut store, _) = self.store(&[]);
@@ -120,7 +120,7 @@ impl Baseline {
     /// the time from the interruption until the call has returned, in milliseconds.
     ///
     /// # Errors
-    /// If the guest ends by itself.
+    /// Returns an error if the guest ends by itself.
     pub async fn end(&self, env: &[(&str, &str)], line: &str) -> wasmtime::Result<f64> {
         let (mut store, output) = self.store(env);
         let (module, run) = (self.module.clone(), self.run);
@@ -146,10 +146,10 @@ impl Baseline {
         Ok(milliseconds(ended.saturating_duration_since(begin)))
     }
 
-    /// Runs a guest until it ends by itself. Returns the last line that it has printed.
+    /// Runs a guest until it ends by itself. Returns the last line that it printed.
     ///
     /// # Errors
-    /// If the guest fails.
+    /// Returns an error if the guest fails.
     pub async fn last_line(&self, env: &[(&str, &str)]) -> wasmtime::Result<String> {
         let (mut store, output) = self.store(env);
         let instance = self.module.instantiate_async(&mut store).await?;

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// The end of every request line. The proxy's clients never send these bytes in any other place.
+/// The end of every request line. The proxy's clients never send these bytes anywhere else.
 const REQUEST: &[u8] = b" HTTP/1.1\r\n";
 /// The end of the request line in a request for the control object.
 const LOOK: &[u8] = b"control HTTP/1.1\r\n";
 /// The end of the request line in a request for the steering object.
 const STEERING: &[u8] = b"steering HTTP/1.1\r\n";
-/// A part of the request line in a request that reads or writes an announcement.
+/// A part of the request line of a request that reads or writes an announcement.
 const ANNOUNCEMENT: &[u8] = b"nodes/";
 
 /// A running proxy. It runs until this process exits.
@@ -31,7 +31,7 @@ impl Counter {
     /// Starts a proxy in front of a port on loopback.
     ///
     /// # Errors
-    /// If there is no free port.
+    /// Returns an error if there is no free port.
     pub fn start(target: u16) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
@@ -51,7 +51,7 @@ impl Counter {
         self.requests.all.load(Ordering::Relaxed)
     }
 
-    /// Number of requests about modules and steering so far. These concern the control object, the steering object and
+    /// Number of requests about modules and steering so far: those for the control object, the steering object and
     /// announcements.
     pub fn for_modules(&self) -> u64 {
         self.requests.for_modules.load(Ordering::Relaxed)

@@ -23,18 +23,19 @@ pub struct Effort {
     pub terms: usize,
     /// Number of pairs of hosts. All pairs run at the same time.
     pub pairs: usize,
-    /// Number of crashes of each pair. Each pair also makes the same number of hand-offs.
+    /// Number of crashes of each pair. Each pair also makes as many hand-offs.
     pub rounds: usize,
 }
 
-/// The shortest lease on the embedded store and the shortest on Azurite, in seconds. The latter is also the default.
+/// Lease durations, in seconds: the shortest for the embedded store, and the shortest for Azurite, which is also the
+/// default.
 const LEASE: u32 = 2;
 const LEASE_ON_AZURITE: u32 = 15;
-/// Share of the lease for which the benchmark sleeps after the loss of the holder. More than this share still remains
-/// then, because the holder renews after every sixth of the lease.
+/// Share of the lease for which the benchmark sleeps after the loss of the holder. When the holder is lost, more than
+/// this share of the lease remains, because the holder renews after every sixth of the lease.
 const LEFT: f64 = 0.8;
-/// Pause between two terms of a leader. It gives the host time to prepare the next runner and to announce the last
-/// term.
+/// Pause between two terms of a leader. It gives the host time to prepare the next runner and to announce the term that
+/// has ended.
 const PAUSE: Duration = Duration::from_millis(120);
 /// Default interval between a standby's polls, in seconds.
 const POLL: f64 = 1.0;
@@ -62,7 +63,8 @@ pub fn elections(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     // Run one more term than needed: the first one runs with cold caches and is not counted.
     let wanted = effort.terms + 1;
     let samples = site.journal.wait("terms", |events| {
-        // Search only once all terms have been logged: a search after each line would take CPU time from the guest.
+        // Search the events only once all terms have been logged: a search after each line would take CPU time from the
+        // guest.
         if events.last().is_none_or(|last| last.term <= wanted as u64) {
             return None;
         }
@@ -159,7 +161,7 @@ fn hand_offs_on_azurite(keeper: &Path, azurite: &Azurite, times: usize) -> anyho
     Ok(row.bar(Bar::Median(least + OWN_PART)).beside("five of its writes", least))
 }
 
-/// Measures [`Pair::loss`] on Azurite, with each host as if on its own machine.
+/// Measures [`Pair::loss`] on Azurite. Each host runs as if on its own machine.
 fn losses_on_azurite(keeper: &Path, azurite: &Azurite, times: usize) -> Row {
     let mut pair = Pair::start(keeper, &Setting::on(azurite, "losses"));
     let losses = (0..times).map(|number| pair.loss(number)).collect();
@@ -225,7 +227,7 @@ fn pairs(keeper: &Path, effort: &Effort, setting: &Setting) -> anyhow::Result<(S
 struct Setting {
     /// Address of the emulator, and name of the container; `None` for the embedded store.
     azurite: Option<(String, String)>,
-    /// True if a host may reclaim the lease of a dead holder.
+    /// True if a host may reclaim a dead holder's lease.
     witness: bool,
     /// True if the hosts have links.
     links: bool,
@@ -258,9 +260,9 @@ impl<'a> Pair<'a> {
         Self { site, keeper, setting: setting.clone(), leader, term, standby, started: 2 }
     }
 
-    /// Simulates the loss of the leader's machine: pauses all of the leader's processes at once, so that no lease is
-    /// renewed, no process exits and no connection is closed. Returns the time from the end of the leader's lease until
-    /// the standby's instance runs, in seconds.
+    /// Simulates the loss of the leader's machine by pausing all of its processes at once, so that no lease is renewed,
+    /// no process exits and no connection is closed. Returns the time from the end of the leader's lease until the
+    /// standby's instance runs, in seconds.
     fn loss(&mut self, number: usize) -> f64 {
         // Spread the losses over the intervals between renewals and between polls.
         let lease = f64::from(self.setting.lease());
@@ -314,8 +316,8 @@ impl<'a> Pair<'a> {
         self.leader = std::mem::replace(&mut self.standby, standby);
     }
 
-    /// Waits until the leader's lease has ended. Returns the last time at which the store reported it as held. This is
-    /// earlier than the lease's end, so the error can only lengthen the measured time.
+    /// Waits until the leader's lease has ended. Returns the last time at which the store reported it as held. This
+    /// time is before the lease's end, so the error can only lengthen the measured time.
     fn end_of_lease(&self) -> f64 {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let store: Box<dyn LeaseStore> = match &self.setting.azurite {

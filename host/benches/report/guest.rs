@@ -1,4 +1,4 @@
-//! Builds the coordinators to measure. They are guests of the tests, and an environment variable selects their
+//! Builds the coordinators to measure. The tests use the same guests. An environment variable selects a guest's
 //! behavior.
 
 use std::path::{Path, PathBuf};
@@ -19,7 +19,8 @@ pub struct Guests {
 /// Builds all guests.
 ///
 /// # Errors
-/// If cargo does not start, or if a build fails, for example because the target `wasm32-wasip2` is missing.
+/// Returns an error if cargo does not start or a build fails, for example because the target `wasm32-wasip2` is
+/// missing.
 pub fn build() -> anyhow::Result<Guests> {
     let (fixtures, asks) = (build_folder("guests")?, build_folder("http-guest")?);
     Ok(Guests {
@@ -30,7 +31,7 @@ pub fn build() -> anyhow::Result<Guests> {
     })
 }
 
-/// Builds one of the packages with guests. Returns the folder that contains its components.
+/// Builds a package of guests. Returns the folder that contains the components.
 fn build_folder(package: &str) -> anyhow::Result<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests");
     let built = Command::new(env!("CARGO"))

@@ -1,4 +1,4 @@
-//! Host processes: how to start them, and how to compare times in their logs.
+//! Starts host processes, and reads times from their logs.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -35,8 +35,7 @@ impl Site {
         self.home.path().join(name)
     }
 
-    /// Prepares a host that contends for the election `bench` on this store. The host's other settings have their
-    /// defaults.
+    /// Prepares a host that contends for the election `bench` on this store. All other settings have their defaults.
     pub fn launch(&self, name: &str, module: &Path, behaviour: &str, store: &str) -> Launch {
         self.launch_at(self.home.path(), name, module, behaviour, store)
     }
@@ -78,7 +77,7 @@ impl Site {
 /// Interval between the lines of a guest that should be silent, in milliseconds.
 pub const SILENCE: u64 = 24 * 60 * 60 * 1000;
 
-/// Waits until the host reports that it is a standby. By then, it has read the store.
+/// Waits until the host reports that it is a standby, which it does after it has read the store.
 pub fn follows(node: &Node) {
     node.event("standby", |event| event.name == "standby");
 }

@@ -14,7 +14,7 @@ use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
 use crate::usage::{Cpu, memory};
 
-/// Time after which the start of a host no longer affects the numbers.
+/// Time after which a host's start no longer affects the numbers.
 pub const SETTLE: Duration = Duration::from_secs(5);
 /// Default lease duration, in seconds.
 const LEASE: f64 = 15.0;
@@ -23,7 +23,7 @@ const LOOKS: f64 = 2.0 / 3.0;
 /// Maximum number of requests about modules and steering per second. A host reads each of the two objects every 2 s.
 /// Every minute, it reads its last announcement and writes a new one.
 const MOST_FOR_MODULES: f64 = 1.0 + 2.0 / 60.0;
-/// Maximum number of requests per second of a standby with a link to its leader. Such a standby reads the lease every
+/// Maximum number of requests per second from a standby with a link to its leader. Such a standby reads the lease every
 /// 10 s, the control object and the steering object every 30 s, and announces itself every minute. At the edges of the
 /// measured window, up to two more requests may be counted.
 const LISTENING: f64 = 0.2;
@@ -32,8 +32,8 @@ const COUNTS: [usize; 3] = [1, 10, 100];
 /// Number of pairs of a leader and a standby on the embedded store.
 const PAIRS: usize = 3;
 
-/// Measures memory and CPU time on the embedded store, for one group of hosts after another. Groups that run at the
-/// same time would compete for the CPU caches, and with cold caches the same work takes twice as long.
+/// Measures memory and CPU time on the embedded store, for one group of hosts after another. Groups running at the same
+/// time would compete for the CPU caches, and the same work takes twice as long with cold caches.
 pub fn at_rest(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     let mut rows = pairs_at_rest(module, window)?;
     let crowds = COUNTS.iter().map(|count| Crowd::start(module, *count, None)?.at_rest(window));
@@ -60,7 +60,7 @@ fn pairs_at_rest(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     Ok(small(&all(&leaders)?, &all(&standbys)?))
 }
 
-/// Counts, with a proxy, the requests to a store that hosts reach over the network.
+/// Counts the requests to a store that hosts reach over the network. The hosts send them through a proxy.
 pub fn requests(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     let azurite = Azurite::start();
     let pair = Remote::start(module, azurite.address().port(), "pair", &[])?;
@@ -107,7 +107,7 @@ fn small(leaders: &[Used], standbys: &[Used]) -> Vec<Row> {
 }
 
 fn counted(leader: &Used, standby: &Used, listening: &Used) -> Vec<Row> {
-    // At the edge of the measured window, one more request may be counted.
+    // Allow one more request, which may be counted at the edge of the measured window.
     let edge = 1.0 / leader.seconds;
     let row = |what: &str, per_second| Row::new(what, Unit::PerSecond, Samples::from_iter([per_second]));
     let for_modules = |used: &Used| {
@@ -130,7 +130,7 @@ fn counted(leader: &Used, standby: &Used, listening: &Used) -> Vec<Row> {
     ]
 }
 
-/// Compares the usage with 1, 10 and 100 elections. The yardstick for 100 elections is a linear extrapolation of the
+/// Compares the usage for 1, 10 and 100 elections. The yardstick for 100 elections is a linear extrapolation from the
 /// values for 1 and 10.
 fn growth(what: &str, unit: Unit, values: Vec<f64>) -> Vec<Row> {
     let [one, ten, hundred] = COUNTS.map(|count| count as f64);
@@ -257,7 +257,7 @@ pub struct Used {
 }
 
 impl<'a> Watch<'a> {
-    /// Starts to measure a host. If there is a proxy, also measures the number of requests that the proxy counts.
+    /// Starts to measure a host. If there is a proxy, also measures the number of requests that pass through the proxy.
     pub fn begin(node: &Node, counter: Option<&'a Counter>) -> Self {
         let (requests, for_modules) = count(counter);
         Self { pid: node.pid(), begin: Instant::now(), cpu: Cpu::read(node.pid()).ok(), counter, requests, for_modules }
@@ -266,7 +266,7 @@ impl<'a> Watch<'a> {
     /// Returns the resources that the host has used since [`Self::begin`].
     ///
     /// # Errors
-    /// If the host has exited.
+    /// Returns an error if the host has exited.
     pub fn end(&self) -> anyhow::Result<Used> {
         let ended = |_| anyhow::anyhow!("a host ended while it was watched");
         let before = self.cpu.ok_or_else(|| anyhow::anyhow!("a host ended before it was watched"))?;
@@ -285,7 +285,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Returns the number of all requests so far, and the number of those about modules and steering.
+/// Returns the number of all requests so far, and how many of them were about modules and steering.
 fn count(counter: Option<&Counter>) -> (u64, u64) {
     counter.map_or((0, 0), |counter| (counter.requests(), counter.for_modules()))
 }

@@ -48,16 +48,16 @@ const TURNS: u64 = 30_000_000;
 /// Number of busy instances in a crowd.
 const CROWD: usize = 20;
 
-/// Delay between an instance's line and the kill of the instance. The instance prints the line just before it begins
+/// Delay between an instance's line and the kill of that instance. The instance prints the line just before it begins
 /// the measured behavior.
 const SAID: Duration = Duration::from_millis(1);
 
-/// Like [`SAID`], but for an instance in a crowd. At first, the scheduler gives a new process more than its share of
-/// the CPU time.
+/// Like [`SAID`], but for an instance in a crowd. The scheduler initially gives a new process more than its share of
+/// CPU time.
 const CROWDED: Duration = Duration::from_millis(50);
 
-/// Pause before the start of an instance for which a runner must be ready. This is longer than a host waits before it
-/// makes the next runner.
+/// Pause before the start of an instance for which a runner must be ready. The pause is longer than the time that a
+/// host waits before it makes the next runner.
 const REST: Duration = Duration::from_millis(30);
 
 /// The measured behaviors of the fixture.
@@ -67,7 +67,7 @@ const BUSY: &[(&str, &str)] = &[("BEHAVIOUR", "busy")];
 /// Runs all measurements of instances, with these guests.
 ///
 /// # Errors
-/// If a guest does not behave as expected.
+/// Returns an error if a guest does not behave as expected.
 pub async fn measure(guests: &Guests, effort: &Effort) -> wasmtime::Result<Vec<Row>> {
     let module = &*guests.fixtures;
     let (bare, unchecked) = (Baseline::compile(module, true)?, Baseline::compile(module, false)?);
@@ -124,8 +124,8 @@ pub async fn measure(guests: &Guests, effort: &Effort) -> wasmtime::Result<Vec<R
     Ok(rows.into_iter().chain(computing).chain([tight]).collect())
 }
 
-/// Measures the kill of one of many busy instances. As the yardstick, measures the kill of a native process that runs
-/// in place of that instance. Either must first get a CPU before it can exit.
+/// Measures the kill of one of many busy instances. The yardstick is the kill of a native process that runs in place of
+/// that instance. Both the instance and the process must get a CPU before they can exit.
 async fn kills_in_a_crowd(baton: &Baton, times: usize) -> wasmtime::Result<(Samples, Samples)> {
     let mut others = Vec::new();
     for _ in 1..CROWD {
@@ -357,7 +357,7 @@ impl Baton {
         let mut launcher = self.launcher.clone();
         launcher.env = env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
         let deadline = launcher.clock.now() + Duration::from_secs(3600);
-        // Give each instance a new term: with the same term, the next instance could not claim the state.
+        // Give each instance a new term: a second instance with the same term could not claim the state.
         let term = self.terms.fetch_add(1, Ordering::Relaxed) + 1;
         launcher.start(&self.module, term, deadline, deadline, output)
     }
@@ -391,7 +391,7 @@ impl Output for Lines {
     fn notice(&self, notice: Notice<'_>) {
         if let Notice::Line(_, line) = notice {
             let at = Instant::now();
-            // Ignore errors: the receiver is dropped after the measurement.
+            // Ignore errors, since the receiver is dropped after the measurement.
             let _ = self.0.send(Line { at, text: line.to_string() });
         }
     }

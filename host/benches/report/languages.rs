@@ -1,4 +1,4 @@
-//! Measures the example scheduler in each of its languages: its size, its time to compile and its time to start.
+//! Measures the example scheduler in each of its languages: its size, the time to compile it, and the time to start it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const LANGUAGES: [&str; 5] = ["rust", "js", "python", "c", "go"];
 /// The latter time includes the claim of the state.
 ///
 /// # Errors
-/// If one of the examples has not been built.
+/// Returns an error if one of the examples has not been built.
 pub fn measure(effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for language in LANGUAGES {
@@ -58,7 +58,7 @@ pub fn measure(effort: &Effort) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// True if the cache has an entry. The host writes it only after the module is ready.
+/// True if the cache has an entry. The host writes the entry only after the module is ready.
 fn is_kept(cache: &Path) -> bool {
     let entries = std::fs::read_dir(cache).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).any(|path| path.extension().is_some_and(|kind| kind == "code"))

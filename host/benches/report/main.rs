@@ -1,8 +1,9 @@
 //! `cargo bench --bench report`: measures Baton's promises, and prints each number next to its yardstick, in one table.
 //!
 //! Everything is measured in one run, on one machine. Promises about hosts are measured with processes of the real
-//! binary, and promises about instances with the library. If a number misses its bar, the report lists it and exits
-//! with status 1. `-- --full` takes more samples. `-- WORD` measures only the sections with that word in their names.
+//! binary, and promises about instances with the library. If a number misses its bar, the report lists this number and
+//! exits with status 1. `-- --full` takes more samples. `-- WORD` measures only the sections that have this word in
+//! their names.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "what cannot be measured ends its section, with a reason")]
 #![allow(clippy::disallowed_methods, reason = "measures by plain clocks, and starts what it measures itself")]

@@ -1,7 +1,7 @@
 //! Measures HTTP requests from an instance, compared with requests from native clients on the same runtime.
 //!
-//! All clients use the same server on loopback and a persistent connection. They send the same headers, except for
-//! three headers that only a host adds.
+//! All clients use the same server on loopback, each over one persistent connection. They send the same headers, except
+//! for three headers that only a host adds.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -25,13 +25,13 @@ pub struct Effort {
     pub rounds: usize,
 }
 
-/// Number of requests in a round. It is so large that the first requests of a process, which are slow, hardly matter.
+/// Number of requests in a round. It is so large that the slow first requests of a process hardly matter.
 const REQUESTS: usize = 2000;
 
 /// Measures requests by the guest `module` and by native clients.
 ///
 /// # Errors
-/// If the guest or the server fails.
+/// Returns an error if the guest or the server fails.
 pub async fn measure(module: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row>> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
@@ -72,7 +72,7 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Sends requests with reqwest, which a native program would use.
+/// Sends requests with reqwest, as a typical native program would.
 async fn asked_by_reqwest(address: SocketAddr) -> wasmtime::Result<Vec<f64>> {
     let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).build()?;
     let url = format!("http://{address}/");
@@ -92,7 +92,8 @@ async fn asked_by_reqwest(address: SocketAddr) -> wasmtime::Result<Vec<f64>> {
     asking.await?
 }
 
-/// Sends requests with hyper, which implements only the protocol. Any client needs at least this much time.
+/// Sends requests with hyper, which implements only the protocol. This is a lower bound on the time that any client
+/// needs.
 async fn asked_by_hyper(address: SocketAddr) -> wasmtime::Result<Vec<f64>> {
     let stream = tokio::net::TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;

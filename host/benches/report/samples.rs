@@ -26,7 +26,7 @@ impl Samples {
     }
 
     /// The quantile `share`, by the nearest-rank method: the smallest value such that at least this share of all values
-    /// does not exceed it.
+    /// are less than or equal to it.
     fn at(&self, share: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);

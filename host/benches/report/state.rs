@@ -17,7 +17,7 @@ use crate::instances::Baton;
 use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
 
-/// Number of measurements. Each round makes as many conditional writes as commits.
+/// Number of measurements. Each round makes the same number of conditional writes and commits.
 pub struct Effort {
     pub rounds: usize,
     /// Commits in each round.
@@ -30,7 +30,7 @@ const STORED: usize = 164;
 /// Measures commits and reads by the guest `keeper`.
 ///
 /// # Errors
-/// If the guest or the emulator fails.
+/// Returns an error if the guest or the emulator fails.
 pub async fn measure(keeper: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row>> {
     let azurite = Azurite::start();
     let store = Arc::new(AzureStore::emulator(&azurite.address().to_string(), "bench")?);
@@ -56,8 +56,8 @@ pub async fn measure(keeper: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row
     ])
 }
 
-/// Conditional writes to a store, each based on the previous one and as large as a commit. Each write takes one round
-/// trip, so it is a yardstick for operations that take several round trips.
+/// Conditional writes to a store, each based on the previous write and as large as a commit. Each write takes one round
+/// trip, so it serves as a yardstick for operations that take several round trips.
 pub struct Writes {
     store: Arc<dyn ObjectStore>,
     election: ElectionName,
@@ -75,14 +75,14 @@ impl Writes {
         Ok(Self { store, election, version })
     }
 
-    /// Writes again. Returns the time that this took, in milliseconds.
+    /// Makes the next write. Returns the time that it took, in milliseconds.
     ///
     /// # Errors
     /// If the store fails.
     pub async fn write(&mut self) -> wasmtime::Result<f64> {
         let content = content();
-        // The server may have closed the idle connection. Read first, so that the measured write does not include the
-        // time to open a new one.
+        // The server may have closed the idle connection. Read first, so that the measured time does not include
+        // opening a new connection.
         let _ = self.store.read(VersionedObject::State, &self.election, None).await;
         let begin = Instant::now();
         self.version = self.store.write(VersionedObject::State, &self.election, Some(&self.version), content).await?;

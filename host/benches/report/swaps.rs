@@ -33,22 +33,22 @@ pub struct Effort {
 /// also includes the time of one round trip.
 const USUAL_GAP: f64 = 1.5;
 const GAP: f64 = 5.0;
-/// Upper bound on the time until the host notices a push without a hint, in seconds.
+/// Upper bound on the time, in seconds, until the host notices a push for which it gets no hint.
 const NOTICED: f64 = 5.0;
-/// Bar for the time from a push until its version runs, without the time for preparing it, if the push sends the host a
-/// hint, in seconds.
+/// Bar, in seconds, for the time from a push until the pushed version runs, if the push sends the host a hint. Does not
+/// include the time for preparing the version.
 const TOLD: f64 = 0.3;
 /// Number of conditional writes after each swap.
 const WRITES: usize = 3;
 
-/// The behaviors of the two guests, with suffixes for the names of their rows. Both guests stop when the host requests
-/// it. The second guest has state, which the host must claim before the start.
+/// The behaviors of the two guests, with suffixes for the names of their rows. Both guests stop when the host asks them
+/// to. The second guest has state, which the host must claim before it starts this guest.
 const KINDS: [(&str, &str); 2] = [("beat", ""), ("rest", ", with state")];
 
 /// Measures swaps between versions of each guest. The versions are pushed one after another, to a host that leads.
 ///
 /// # Errors
-/// If a push or the emulator fails.
+/// Returns an error if a push or the emulator fails.
 pub fn measure(guests: &Guests, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let mut rows = on(None, guests, effort)?;
     rows.extend(on(Some(&Azurite::start()), guests, effort)?);
@@ -58,7 +58,7 @@ pub fn measure(guests: &Guests, effort: &Effort) -> anyhow::Result<Vec<Row>> {
 /// Measures on the embedded store, or on Azurite.
 fn on(azurite: Option<&Azurite>, guests: &Guests, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let mut measured = [Measured::default(), Measured::default()];
-    // Allow only one swap at a time: the compilation for another swap would slow it down.
+    // Allow only one swap at a time: compiling the module of another swap would slow down the measured one.
     let turn = &Mutex::new(());
     thread::scope(|scope| {
         let hosts: Vec<_> = (0..effort.hosts * KINDS.len())
@@ -111,11 +111,11 @@ struct Measured {
     lines: Samples,
     /// Time from the end of the push to the start of the instance, in seconds.
     pushed: Samples,
-    /// Like `pushed`, but without the time for preparing the version.
+    /// Like `pushed`, but without the time in which the host prepared the version.
     waited: Samples,
     /// Time from the start of the push to the start of the instance, in seconds.
     begun: Samples,
-    /// Time for preparing the version, in seconds.
+    /// Time that the host took to prepare the version, in seconds.
     prepared: Samples,
     /// Time from the event `module_ready` to the event `started`, in seconds.
     ready: Samples,
@@ -142,7 +142,7 @@ struct Leader {
     site: Site,
     node: Node,
     store: String,
-    /// The component, without the section that distinguishes a version.
+    /// The component, without the section that distinguishes its versions.
     component: Vec<u8>,
     number: usize,
     term: u64,

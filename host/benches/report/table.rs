@@ -42,7 +42,7 @@ pub struct Row {
     beside: Option<Beside>,
 }
 
-/// The value with which a row is compared, in the row's unit.
+/// The yardstick that a row is compared with, in the row's unit.
 struct Beside {
     name: String,
     median: f64,
@@ -69,7 +69,7 @@ impl Row {
         self
     }
 
-    /// Sets the yardstick: its name and its median, in the same unit.
+    /// Sets the yardstick: its name, and its median in the row's unit.
     #[must_use]
     pub fn beside(mut self, name: impl Into<String>, median: f64) -> Self {
         self.beside = Some(Beside { name: name.into(), median, p99: f64::NAN });
@@ -86,7 +86,7 @@ impl Row {
     /// Returns true if the values are within all bars of the row; `None` if the row has no bars.
     pub fn holds(&self) -> Option<bool> {
         let Ok(samples) = &self.measured else { return Some(false) };
-        // Without samples, the statistics are NaN. A comparison with NaN is false, so the row misses its bars.
+        // Without samples, the statistics are NaN. Every comparison with NaN is false, so the row then misses its bars.
         let holds = |bar: &Bar| match bar {
             Bar::Median(most) => samples.median() <= *most,
             Bar::P99(most) => samples.p99() <= *most,

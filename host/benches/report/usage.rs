@@ -20,18 +20,19 @@ pub struct Memory {
 /// Measures the memory that a host uses now.
 ///
 /// # Errors
-/// If there is no such process.
+/// Returns an error if there is no such process.
 pub fn memory(pid: u32) -> io::Result<Memory> {
     let mut anonymous = 0.0;
     let (mut in_memory, mut on_disk) = (BTreeMap::new(), BTreeMap::new());
     for pid in family(pid) {
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-        // Count the proportional share: a runner and its template share much memory with each other, but with no other
-        // process.
+        // Use the proportional share: a runner and its template share a lot of memory with each other, but none with
+        // other processes.
         anonymous += kib(&rollup, "Pss_Anon:").ok_or(io::ErrorKind::InvalidData)?;
         note_files(&fs::read_to_string(format!("/proc/{pid}/smaps"))?, &mut in_memory, &mut on_disk);
     }
-    // Compiled code is in in-memory files. Their pages use memory from the start, but count as resident only after use.
+    // Compiled code is in in-memory files. Their pages take memory from the start, but count as resident only after
+    // they have been used.
     let in_memory = in_memory.values().sum::<u64>() as f64 / 1024.0;
     let on_disk: f64 = on_disk.values().sum();
     Ok(Memory { all: (anonymous + in_memory + on_disk) / 1024.0, anonymous: (anonymous + in_memory) / 1024.0 })
@@ -68,8 +69,8 @@ fn note_files(smaps: &str, in_memory: &mut BTreeMap<String, u64>, on_disk: &mut 
                 place = None;
             }
         } else if let (["Rss:", size, "kB"], Some(place)) = (&words[..], &place) {
-            // Use only the value of the process that has touched the largest part of this file. A few private pages are
-            // therefore counted twice.
+            // Use only the value of the process that has touched the largest part of this file. This counts a few
+            // private pages twice.
             let most = on_disk.entry(place.clone()).or_default();
             *most = f64::max(*most, size.parse().unwrap_or(0.0));
         }
@@ -84,7 +85,7 @@ impl Cpu {
     /// Reads the CPU time used so far, including the CPU time of threads that have exited.
     ///
     /// # Errors
-    /// If there is no such process.
+    /// Returns an error if there is no such process.
     pub fn read(pid: u32) -> io::Result<Self> {
         family(pid).try_fold(Duration::ZERO, |all, pid| Ok(all + used_by(pid)?)).map(Self)
     }

@@ -1,5 +1,5 @@
-//! Measures the memory that a standby needs to keep a large module warm. A warm module is compiled and linked, and its
-//! memory is laid out.
+//! Measures the memory that a standby needs to keep a large module warm. A warm module has been compiled and linked,
+//! and its memory image has been created.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -26,7 +26,7 @@ const SETTLE: Duration = Duration::from_secs(3);
 /// Compares standbys that have the leader's small module with standbys that have a large module.
 ///
 /// # Errors
-/// If the large module has not been built.
+/// Returns an error if the large module has not been built.
 pub fn measure(small: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let large = example(LARGE)?;
     let mebibytes = std::fs::metadata(&large)?.len() as f64 / f64::from(1 << 20);
@@ -54,8 +54,8 @@ pub fn measure(small: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     Ok(rows.into_iter().flatten().collect())
 }
 
-/// Measures the memory of a standby with this module. If `cached` is true, the module's code must come from the cache;
-/// otherwise it must not.
+/// Measures the memory of a standby with this module. Checks that the module's code comes from the cache if `cached` is
+/// true, and that it does not otherwise.
 fn standby(site: &Site, name: &str, module: &Path, cached: bool) -> anyhow::Result<Memory> {
     let node: Node = site.launch(name, module, "beat", &site.url()).start();
     follows(&node);
@@ -68,7 +68,7 @@ fn standby(site: &Site, name: &str, module: &Path, cached: bool) -> anyhow::Resu
 /// Returns the path of an example's component.
 ///
 /// # Errors
-/// If the example has not been built.
+/// Returns an error if the example has not been built.
 pub fn example(name: &str) -> anyhow::Result<PathBuf> {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("examples").join(name);
     ensure!(path.exists(), "{} is missing: `make examples` builds it", path.display());

@@ -1,7 +1,7 @@
 //! Drives an elector by hand, with a minimal store: `cargo run -p baton-election --example drive`.
 //!
-//! The example shows the whole calling contract: pass an input in, carry out the effects, and wake the elector when it
-//! asks for it. Time advances only when the example advances it, and no network is used.
+//! The example shows everything that a caller has to do: pass each input in, carry out the effects, and wake the
+//! elector when it asks to be woken. The example advances the time itself, and uses no network.
 #![allow(clippy::expect_used, reason = "an example ends at the first mistake")]
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use baton_election::{
     Snapshot, StoreError, Time, Timing, Version,
 };
 
-/// A store for one client. It never fails, and no other client ever holds its lease.
+/// A store with a single client. It never fails, and no other client ever holds the lease.
 #[derive(Default)]
 struct Store {
     record: Option<Record>,
@@ -23,7 +23,7 @@ impl Store {
     fn request(&mut self, op: Op) -> Result<Reply, StoreError> {
         match op {
             Op::Read => Ok(Reply::Read(self.read())),
-            // In this store, only the record contains a term.
+            // This store keeps terms only in the record.
             Op::Recall => Ok(Reply::Term(self.read().term())),
             Op::Survey => Ok(Reply::Surveyed { term: self.read().term(), read: self.read(), steering: None }),
             Op::Write { version, .. } | Op::Acquire { version, .. } | Op::Reclaim { version, .. }
@@ -72,8 +72,8 @@ fn main() {
     let mut clock = Duration::ZERO;
     let now =
         |clock: Duration| Now { time: Time(clock), least: clock, wall: Duration::from_secs(1_700_000_000) + clock };
-    // A real host takes its random numbers from the system, because no two acquisitions on any node may have the same
-    // id.
+    // A real host takes its random numbers from the operating system: no two acquisitions, on this node or any other,
+    // may use the same lease id.
     let random = Random {
         state: [7; 32],
         next: |state| {
@@ -106,7 +106,8 @@ fn main() {
                 other => println!("{clock:>9.3?}  {other:?}"),
             }
         }
-        // With `OnDone::Finish` the election is over now, and only the end of this host is left.
+        // With `OnDone::Finish`, the election is over once the record contains an outcome. The host only has to shut
+        // down.
         if store.record.as_ref().is_some_and(|record| record.outcome.is_some()) && !store.held {
             inputs.push(Input::Shutdown);
         }

@@ -1,4 +1,4 @@
-//! The conditions under which this node may lead, apart from the lease: operators' commands, maintenance and priority.
+//! The conditions, other than the lease, under which this node may lead: operators' commands, maintenance and priority.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -17,14 +17,14 @@ const MAX_DEFERRAL: Duration = Duration::from_secs(2);
 /// Time after which a node takes a free lease even if its host has reached its leadership quota (`--max-leaderships`).
 pub(crate) const TAKE_ANYWAY_AFTER: Duration = Duration::from_secs(10);
 
-/// The conditions under which this node may lead. They can only prevent or end a term, so none of Baton's promises
-/// depends on them.
+/// The conditions under which this node may lead. They can only prevent or end a term, so Baton's guarantees do not
+/// depend on them.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Eligibility {
     /// Human-readable reason why this node is drained for maintenance of its machine; `None` if it is not drained.
     /// Maintenance is independent of the commands.
     pub maintenance: Option<String>,
-    /// The commands that prevent this node from leading, most important first. The first one that has not ended
+    /// The commands that prevent this node from leading, most important first. The first command that has not expired
     /// applies.
     pub commands: Vec<Ineligibility>,
     /// The command that chooses this node as the next leader, if any.
@@ -36,7 +36,7 @@ pub struct Eligibility {
 }
 
 impl Default for Eligibility {
-    /// Conditions that do not prevent this node from leading, with no steering object.
+    /// Conditions that do not prevent this node from leading. The steering object counts as absent.
     fn default() -> Self {
         Self {
             maintenance: None,
@@ -80,10 +80,10 @@ pub struct Ineligibility {
     pub cause: IneligibleCause,
     /// Human-readable reason. The guest receives it with the request to stop.
     pub reason: String,
-    /// The time at which the ineligibility ends; `None` if only a later input ends it.
+    /// The time at which the ineligibility ends; `None` if only a later input can end it.
     pub until: Option<Time>,
-    /// The ineligibility ends this long after the node has given up the lease, if that is earlier than `until`. It
-    /// applies only if the node held the lease when the ineligibility began.
+    /// Time after the node has given up the lease at which the ineligibility ends, if that is earlier than `until`.
+    /// Only used if the node held the lease when the ineligibility began.
     pub after_release: Option<Duration>,
 }
 
@@ -101,12 +101,12 @@ pub enum IneligibleCause {
         /// The id of the other node.
         to: String,
     },
-    /// This node stepped down on its own. The elector sets this cause itself.
+    /// This node stepped down on its own. Only the elector sets this cause.
     CoolingOff,
 }
 
 impl IneligibleCause {
-    /// The word for the cause in announcements.
+    /// The word that announcements use for the cause.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -129,12 +129,12 @@ pub struct Chosen {
     pub by_operator: bool,
 }
 
-/// Returns the longest time by which priority and the host's leadership quota delay a takeover if no other node is
+/// Returns the longest delay that priority and the host's leadership quota can add to a takeover if no other node is
 /// available. `has_quota` is true if the host may lead fewer elections than it takes part in.
 #[must_use]
 pub fn longest_deferral(priority: u8, has_quota: bool) -> Duration {
     // A node polls exactly when the deferral for its priority ends. `TAKE_ANYWAY_AFTER` can end between two polls, so
-    // add the longest interval.
+    // add the longest polling interval.
     let quota = if has_quota { TAKE_ANYWAY_AFTER + LONGEST_POLL } else { Duration::ZERO };
     deferral(priority).max(quota)
 }

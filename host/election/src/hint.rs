@@ -1,8 +1,8 @@
 //! Messages between the nodes of an election, which supplement the store.
 //!
-//! Hints are untrusted. A hint makes a standby's next reading earlier or later (at most [`LISTENING_POLL`] later), or
-//! turns the reading into a survey. Decisions about the lease depend only on readings, and each acquire carries the
-//! version that its reading returned. [`Hint::Look`] also makes a holder renew earlier.
+//! Hints are untrusted. A hint can make a standby read earlier or later (by at most [`LISTENING_POLL`]), or can turn
+//! the read into a survey. Decisions about the lease depend only on what was read, and each acquire carries the version
+//! that the read returned. [`Hint::Look`] also makes a holder renew earlier.
 
 use alloc::string::String;
 use core::time::Duration;
@@ -20,15 +20,15 @@ pub enum Word {
     Leads {
         /// The term of its record.
         term: Term,
-        /// The time just before the last successful renewal was sent, on the sender's clock. Other nodes receive it as
-        /// an age.
+        /// A time just before the last successful renewal was sent, on the sender's clock. Other nodes receive the time
+        /// that has passed since.
         renewed: Time,
     },
     /// The sender is giving up the lease: it has marked the record as released, and the release is under way or done.
     GivesUp,
 }
 
-/// A message from another node, or from the kernel: an input.
+/// A message from another node, or from the kernel: an input of the elector.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Hint {
     /// Something may have changed: a standby should read soon, and a holder should renew early.
@@ -37,8 +37,8 @@ pub enum Hint {
     Leads {
         /// The sender's incarnation.
         from: String,
-        /// The announced term. If it differs from the record's term, this node reads the record again. The announcement
-        /// alone never changes the highest term that this node knows.
+        /// The announced term. If this term differs from the term in the record, this node reads the record again. The
+        /// announcement alone never changes the highest term that this node knows.
         term: Term,
         /// Time since the sender sent its last successful renewal.
         age: Duration,

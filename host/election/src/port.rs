@@ -1,4 +1,4 @@
-//! Inputs and effects of the elector.
+//! The elector's inputs and effects.
 
 use alloc::string::String;
 use core::time::Duration;
@@ -14,18 +14,18 @@ use crate::timing::{Time, Timing};
 pub struct Settings {
     /// This node's id.
     pub node: String,
-    /// The unique id of this start of the host.
+    /// The unique id of this run of the host.
     pub incarnation: String,
     /// The lease's length, and the times derived from it.
     pub timing: Timing,
     /// The shortest and the longest lease that the store supports.
     pub lease_range: (Duration, Duration),
-    /// The wait after an instance has returned ok, before the next term begins under the same lease.
+    /// Time between an instance that has returned ok and the next term under the same lease.
     pub pause: Duration,
-    /// The action to take after an instance has returned ok.
+    /// The action that follows after an instance has returned ok.
     pub on_done: OnDone,
-    /// The length of a probation. It begins when the version's first failed instance began to run. If no instance has
-    /// failed yet, it begins when the current instance began to run.
+    /// The length of a probation. It is counted from the time at which the version's first failed instance began to
+    /// run. If no instance has failed yet, it is counted from the time at which the current instance began to run.
     pub probation: Duration,
 }
 
@@ -71,7 +71,7 @@ impl Plan {
     }
 }
 
-/// The action to take after an instance has returned ok.
+/// The action that follows after an instance has returned ok.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum OnDone {
     /// The next term begins after the pause.
@@ -86,10 +86,10 @@ pub struct Now {
     /// The host's clock: an upper bound on the elapsed time. It limits how long a holder may still act.
     pub time: Time,
     /// A lower bound on the elapsed time, from the slowest of the clocks that nobody can set. The elector uses it to
-    /// wait until another node's instance has ended: if a wall clock stepped forward, it would end that wait too early.
+    /// wait until another node's instance has ended. A wall clock could end that wait too early, by stepping forward.
     /// The elector also uses this bound to detect that the host was paused.
     pub least: Duration,
-    /// Wall-clock time since the Unix epoch. It is recorded for people to read; no wait for another instance depends on
+    /// Wall-clock time since the Unix epoch. It is recorded for people to read. No wait for another instance depends on
     /// it.
     pub wall: Duration,
 }
@@ -99,15 +99,15 @@ pub struct Now {
 pub enum Input {
     /// A wake-up: only the time has changed.
     Tick,
-    /// The store's answer to a request, or [`StoreError::Unknown`] once its timeout has passed.
+    /// The store's answer to a request, or [`StoreError::Unknown`] if none has arrived by the request's timeout.
     Answer {
         /// The request.
         id: RequestId,
         /// The answer.
         result: Result<Reply, StoreError>,
     },
-    /// Reported instead of an answer: the host has not sent this acquire, because it has reached its leadership quota.
-    /// Only a request with [`within_quota`](Effect::Request::within_quota) may be withheld.
+    /// Passed in instead of an answer if the host has not sent this acquire, because it has reached its leadership
+    /// quota. The host may withhold only requests with [`within_quota`](Effect::Request::within_quota).
     NotSent {
         /// The request.
         id: RequestId,
@@ -139,16 +139,16 @@ pub enum Input {
         /// Human-readable reason.
         reason: String,
     },
-    /// A hint, which is untrusted. It can reschedule a standby's next reading, turn that reading into a survey, or make
-    /// a renewal earlier.
+    /// A hint, which is untrusted. It can reschedule a standby's next read, turn that read into a survey, or make a
+    /// renewal earlier.
     Hint(Hint),
     /// The host is shutting down.
     Shutdown,
-    /// The host is shutting down and no longer waits for the end of the grace.
+    /// The host is shutting down and no longer waits for the instance's grace period.
     SkipGrace,
 }
 
-/// The way in which an instance ended.
+/// The way an instance ended.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum End {
     /// The instance returned ok.
@@ -167,14 +167,14 @@ pub enum End {
     Fatal(String),
     /// The host killed the instance.
     Killed,
-    /// Another writer has claimed the coordinator's state, so the instance's term is over.
+    /// Another writer has claimed the coordinator's state. So the instance's term is over.
     Superseded {
         /// The term that the state contains.
         term: Term,
     },
 }
 
-/// The reason why an instance is asked to stop. It corresponds to `stop-reason` in `wit/world.wit`.
+/// The reason why an instance is asked to stop. Corresponds to `stop-reason` in `wit/world.wit`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum StopReason {
     /// The lease could not be renewed for a while, and may be lost.
@@ -192,8 +192,8 @@ pub enum StopReason {
 /// An action for the host, which carries out effects in the order in which the elector yields them.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Effect {
-    /// Send a request to the store; requests run concurrently. The answer, or [`StoreError::Unknown`] after `timeout`,
-    /// comes back as [`Input::Answer`].
+    /// Send a request to the store. Requests run concurrently. Pass the answer back as [`Input::Answer`], or
+    /// [`StoreError::Unknown`] if none arrives within `timeout`.
     Request {
         /// The id that the answer carries.
         id: RequestId,
@@ -211,7 +211,7 @@ pub enum Effect {
         term: Term,
         /// The version that the instance runs.
         version: ModuleVersion,
-        /// The time from which the instance's effects are refused, unless [`Effect::Extend`] changes that time.
+        /// The time from which the instance's effects are refused. [`Effect::Extend`] can change it.
         deadline: Time,
         /// The time at which the host ends its own process if the instance is neither gone nor dying.
         abort_at: Time,
@@ -229,10 +229,9 @@ pub enum Effect {
         reason: StopReason,
         /// Human-readable reason.
         message: String,
-        /// The end of the grace. The instance is killed then, or at its deadline if that is earlier.
+        /// The end of the grace period. The instance is killed at this time, or at its deadline if that is earlier.
         grace_ends: Time,
-        /// The term that begins under the same lease immediately after this instance, if that term has already been
-        /// written.
+        /// The term that follows immediately under the same lease, if that term has already been written.
         next: Option<Term>,
     },
     /// Refuse the instance's effects, then kill it. [`Input::Gone`] follows, preceded by [`Input::Dying`] if the
@@ -253,8 +252,8 @@ pub enum Effect {
         /// The term in which the version passed.
         term: Term,
     },
-    /// Record that a version is bad: no node should run it again. The elector has already chosen the version to serve
-    /// instead.
+    /// Record for all nodes that a version is bad and should not run again. The elector has already chosen the version
+    /// to serve instead.
     Reject {
         /// The rejected version.
         version: ModuleVersion,
@@ -273,10 +272,10 @@ pub enum Effect {
     Finished,
 }
 
-/// An event to report to people. Each change is reported once, with its reason and figures.
+/// An event to report to people. Each change is reported once, with its reason and the relevant numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Report {
-    /// This node becomes a standby. Also reported when the host starts.
+    /// This node has become a standby. Also reported when the host starts.
     Standby {
         /// Human-readable reason why this node is a standby.
         reason: String,
@@ -297,7 +296,7 @@ pub enum Report {
         /// Human-readable evidence.
         reason: String,
     },
-    /// The election is finished: no node will start this module.
+    /// The election is finished: no node will start this module again.
     ElectionOver {
         /// The last record.
         record: Record,
@@ -309,7 +308,8 @@ pub enum Report {
     },
     /// This node holds the lease, but waits because another node's instance may still be running.
     Settling {
-        /// Upper bound on the wait. If the store's terms could not be read, the wait ends earlier once they can.
+        /// Upper bound on the wait. If the terms in the store could not be read at first, the wait may end earlier, as
+        /// soon as they can be read.
         wait: Duration,
         /// Human-readable reason why another instance may still be running.
         reason: String,
@@ -347,12 +347,12 @@ pub enum Report {
         /// Number of consecutive failures.
         failures: u32,
     },
-    /// A command now prevents this node from leading, or a different command does than before. Maintenance is not
-    /// reported here.
+    /// A command now prevents this node from leading, or a different command than before. Maintenance is not reported
+    /// here.
     Ineligible {
         /// The command that applies.
         ineligibility: Ineligibility,
-        /// The time until the ineligibility ends; `None` if only another input ends it.
+        /// The time until the ineligibility ends; `None` if only another input can end it.
         wait: Option<Duration>,
     },
     /// Commands no longer prevent this node from leading.
@@ -376,13 +376,13 @@ pub enum Report {
     },
     /// The lease was released.
     Released,
-    /// The lease could not be released, and will expire.
+    /// The lease was not released, and will expire.
     NotReleased {
-        /// Human-readable reason why the lease could not be released.
+        /// Human-readable reason why the lease was not released.
         reason: String,
     },
-    /// A request to the store failed. The failure is reported once, and again only after the store has answered or if
-    /// the error changes.
+    /// A request to the store failed. The failure is reported again only if the error changes, or if the store has
+    /// answered in between.
     StoreTrouble {
         /// The store's error.
         error: StoreError,

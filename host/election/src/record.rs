@@ -6,13 +6,13 @@ use core::time::Duration;
 
 /// An election's name: 1 to 63 characters of `a-z`, `0-9` and `-`, starting with a letter.
 ///
-/// This rule satisfies the strictest store, so a valid name is valid in every store.
+/// These rules are those of the strictest store, so a valid name works in every store.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ElectionName(String);
 
 /// Error for a string that is not a valid [`ElectionName`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not an election's name: use 1 to 63 of a-z, 0-9 and hyphens, starting with a letter")]
+#[error("`{0}` is not an election's name: use 1 to 63 characters: a-z, 0-9 and hyphens, starting with a letter")]
 pub struct InvalidElectionName(pub String);
 
 impl ElectionName {
@@ -45,9 +45,9 @@ impl fmt::Display for ElectionName {
 /// A term's number: the fencing token. It only rises; 0 means that no term has begun yet.
 pub type Term = u64;
 
-/// Exclusive upper limit of terms. No election reaches it, even if a million terms begin each second, so an object that
-/// contains this term or a higher one was not written by a holder. Far higher terms would not fit into every store, and
-/// the next term could overflow.
+/// Exclusive upper limit for terms. No election reaches it, even with a million terms per second. So if an object
+/// contains this term or a higher one, no holder wrote the object. Much higher terms would not fit into every store,
+/// and the next term could overflow.
 pub const HIGHEST_TERM: Term = 1 << 62;
 
 /// The random id of one acquisition of the lease: a UUID (version 4), as Azure requires.
@@ -61,7 +61,7 @@ impl LeaseId {
         Self((version_4 & !(0x3 << 62)) | (0x2 << 62))
     }
 
-    /// The id as a number, for stores that keep it as bytes.
+    /// The id as a number, for stores that save it as bytes.
     pub fn as_u128(self) -> u128 {
         self.0
     }
@@ -88,7 +88,7 @@ impl fmt::Debug for LeaseId {
     }
 }
 
-/// The version of the stored record (an ETag), which each write of the record changes. Lease requests do not change it.
+/// The version of the stored record (an ETag). Each write of the record changes the version; lease requests do not.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Version(pub String);
 
@@ -100,7 +100,7 @@ pub struct Record {
     /// The node that began the term. `None` if no term has begun, or while a new holder waits until another instance
     /// has ended.
     pub node: Option<String>,
-    /// The incarnation of that node, unique to one start of its host.
+    /// The incarnation of that node: an id that is unique to one run of its host.
     pub incarnation: String,
     /// The time at which the term began, as wall-clock time since the Unix epoch. It is only for people to read; no
     /// rule depends on it.
@@ -115,10 +115,10 @@ pub struct Record {
     /// Number of consecutive failures, across all nodes.
     pub failures: u32,
     /// True if no instance of this term or of an earlier term can still be running. A holder sets this mark after its
-    /// instance is gone and before it releases the lease. A node also sets it when it creates the record of an election
-    /// that no node has ever led. If the lease is free but the mark is missing, no holder has released the lease.
-    /// Instead, the lease was broken or expired, and then a client wrote to the object without a lease id, which also
-    /// makes the lease free.
+    /// instance is gone and before it releases the lease. A node also sets the mark when it creates the record of an
+    /// election that no node has ever led. If the lease is free without the mark, no holder released it. Instead, the
+    /// lease was broken or expired, and then a client wrote to the object without a lease id, which made the lease
+    /// free.
     pub released: bool,
     /// The wall-clock time since the Unix epoch before which no node begins the module's next term (`--restart-delay`),
     /// if the last instance returned ok. If clocks differ, the pause may be shorter than `--restart-delay`, but never
@@ -152,16 +152,17 @@ pub enum LeaseState {
     Free,
     /// The lease expired: its holder neither renewed nor released it.
     Expired,
-    /// Unexpired, but its holder is dead. The store itself established this while it answered the request, from a
-    /// witness that cannot be wrong. The witness shows that every process of the incarnation in the record has exited,
-    /// and that incarnation began its term under this lease. A store without such a witness never reports this state.
+    /// The lease has not expired, but its holder is dead. The store itself has established this while answering the
+    /// request, from a witness that cannot be wrong. The witness shows that every process of the incarnation in the
+    /// record has exited. The record shows that this incarnation began its term under this lease. A store without such
+    /// a witness never reports this state.
     Abandoned {
         /// The id under which the dead holder held the lease.
         holder: LeaseId,
     },
-    /// Unexpired, but its holder is dead, with the same certainty as in [`Abandoned`](Self::Abandoned). In addition,
-    /// this node has read the lease's id in the holder's note. So this node can resume the lease; a node without the id
-    /// cannot. A store without such notes never reports this state.
+    /// The lease has not expired, but its holder is dead, with the same certainty as in [`Abandoned`](Self::Abandoned).
+    /// In addition, this node has found the lease's id in the holder's note. With this id, it can resume the lease. A
+    /// store without such notes never reports this state.
     Reclaimable {
         /// The id under which the dead holder holds the lease.
         holder: LeaseId,
@@ -191,16 +192,16 @@ pub enum Snapshot {
     Object {
         /// The state of its lease.
         lease: LeaseState,
-        /// The version that conditional writes carry.
+        /// The object's version, which conditional writes must carry.
         version: Version,
-        /// The object's record, if it has one. An object that another client made has none.
+        /// The object's record, if it has one. An object that was made by a client other than Baton has none.
         record: Option<Record>,
     },
 }
 
 impl Snapshot {
-    /// True if the record contains this term or a higher one. Until it does, other objects that contain the term must
-    /// be kept.
+    /// True if the record contains this term or a higher one. Until the record does, other objects that contain the
+    /// term must be kept.
     #[must_use]
     pub fn names(&self, term: Term) -> bool {
         self.term() >= term

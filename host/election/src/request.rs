@@ -1,4 +1,4 @@
-//! Requests of the elector to the lease store, and the store's possible answers.
+//! The elector's requests to the lease store, and the store's possible answers.
 
 use alloc::string::String;
 use core::fmt;
@@ -15,11 +15,11 @@ pub struct RequestId(pub u64);
 pub enum Op {
     /// Reads the lease state, version and record. Answered by [`Reply::Read`].
     Read,
-    /// Reads the highest term in the store. Terms are found in the record, the coordinator's state and the nodes'
-    /// announcements. Answered by [`Reply::Term`], which is 0 if there is no term.
+    /// Reads the highest term in the store: in the record, the coordinator's state and the nodes' announcements.
+    /// Answered by [`Reply::Term`], which is 0 if there is no term.
     Recall,
-    /// Combines a read and a recall, for a standby that expects to take the lease. The record is read first, so the
-    /// terms and the operators' steering are at least as new as the record. Answered by [`Reply::Surveyed`].
+    /// Combines a read and a recall, for a standby that expects to take the lease. The store reads the record first, so
+    /// the terms and the operators' steering object are at least as new as the record. Answered by [`Reply::Surveyed`].
     Survey,
     /// Creates the object with a free lease, unless the object exists ([`StoreError::Conflict`]). Answered by
     /// [`Reply::Version`].
@@ -37,14 +37,15 @@ pub enum Op {
         /// The version that the object must have.
         version: Version,
         /// The dead holder to replace, if the lease was read as
-        /// [`LeaseState::Abandoned`](crate::LeaseState::Abandoned). A lease that any other holder holds is left alone.
+        /// [`LeaseState::Abandoned`](crate::LeaseState::Abandoned). If another holder has the lease by now, the request
+        /// fails.
         instead_of: Option<LeaseId>,
     },
     /// Takes over the unexpired lease of a dead holder ([`LeaseState::Reclaimable`](crate::LeaseState::Reclaimable)) if
     /// the object still has `version`. The store replaces the lease's id, and then renews the lease for its current
     /// length. If the holder is alive after all, its next renewal fails. If the new id already holds the lease, the
-    /// request renews the lease again. Unlike an acquire, it fails if the lease has ended or another client has held it
-    /// since. Answered by [`Reply::Done`].
+    /// request only renews the lease. Unlike an acquire, the request fails if the lease has ended, or if another client
+    /// has held the lease since. Answered by [`Reply::Done`].
     Reclaim {
         /// The id under which the dead holder holds the lease.
         from: LeaseId,
@@ -53,8 +54,8 @@ pub enum Op {
         /// The version that the object must have.
         version: Version,
     },
-    /// Restarts the lease's full length. This also works after the lease has expired, if nothing has touched the lease
-    /// or the object since. Answered by [`Reply::Done`].
+    /// Restarts the lease with its full length. This also works after the lease has expired, if nothing has changed the
+    /// lease or the object since. Answered by [`Reply::Done`].
     Renew {
         /// The id that holds the lease.
         id: LeaseId,
@@ -99,12 +100,12 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// Completes an answer to a recall or survey that was made from the record alone. Other answers are unchanged.
-    /// `highest` takes the record's term and returns the highest term in the store. `steering` returns the version of
-    /// the steering object.
+    /// Completes the answer to a recall or survey for which only the record has been read. Leaves other answers
+    /// unchanged. `highest` takes the record's term and returns the highest term in the store. `steering` returns the
+    /// version of the steering object.
     ///
     /// # Errors
-    /// The errors of `highest` and `steering`.
+    /// Returns the errors of `highest` and `steering`.
     pub fn completed(
         self,
         highest: impl FnOnce(Term) -> Result<Term, StoreError>,
@@ -123,14 +124,15 @@ impl Reply {
 /// The error of a request. Each variant calls for a different reaction.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Hash)]
 pub enum StoreError {
-    /// Another client holds the lease to be acquired or reclaimed, or the lease is being broken.
+    /// The lease cannot be acquired or reclaimed: another client holds it, or it is being broken.
     #[error("the lease is held by another client")]
     Held,
-    /// The lease is definitely not held under the id: it expired and was acquired by another client, was broken,
+    /// The lease is certainly not held under the id. It expired and another client acquired it, or it was broken,
     /// released or deleted.
     #[error("the lease is lost: {0}")]
     Lost(String),
-    /// The object does not have the required version, or the object to create already exists. Read the object again.
+    /// The object does not have the required version, or the object to be created already exists. Read the object
+    /// again.
     #[error("the record has changed")]
     Conflict,
     /// The request may or may not have been carried out. Causes are a timeout, a broken connection, or a response with

@@ -1,14 +1,15 @@
 //! Times at which things must happen, as fractions of the lease's length D.
 //!
-//! All times are counted from the moment just before the last successful request (acquire or renew) was sent. The store
-//! starts to count D later, so in the store the lease always expires later than these times suggest.
+//! All times are counted from a moment just before the last successful request (acquire or renew) was sent. The store
+//! begins to count D only when it carries out the request, so the lease always expires later in the store than these
+//! times suggest.
 
 use core::fmt;
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
 /// A point in time on the host's clock: the elapsed time according to the fastest of the host's clocks. It never goes
-/// back.
+/// backwards.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(pub Duration);
 
@@ -46,8 +47,8 @@ pub const POLL: Duration = Duration::from_secs(1);
 pub const LONGEST_POLL: Duration = POLL.saturating_add(Duration::from_millis(250));
 
 /// Time that a host may spend on its last log messages when it ends its own process. `room` is the time from the
-/// deadline (0.8 D) to the host's end (0.93 D). The result is one third of the 0.07 D by which the lease outlasts the
-/// host.
+/// deadline (0.8 D) to the end of the host (0.93 D). At that time, 0.07 D of the lease is left. The result is one third
+/// of this rest.
 pub fn last_words_within(room: Duration) -> Duration {
     room * 7 / 13 / 3
 }
@@ -89,8 +90,8 @@ pub enum TimingError {
 }
 
 impl Timing {
-    /// Checks that the store supports a lease of that length (from `min` to `max`). Also checks that the lease leaves
-    /// time to free an instance of `memory` bytes (0.15 s plus 0.2 s per GiB) before the host would end itself.
+    /// Checks that the store supports a lease of this length (from `min` to `max`). Also checks that the lease leaves
+    /// enough time to free an instance of `memory` bytes (0.15 s plus 0.2 s per GiB) before the host would end itself.
     ///
     /// # Errors
     /// [`TimingError`] if one of the checks fails.
@@ -117,7 +118,7 @@ impl Timing {
         self.lease
     }
 
-    /// The time that an instance may take to stop while the lease is safe.
+    /// The time that an instance may take to stop while the lease is not at risk.
     pub fn grace(&self) -> Duration {
         self.grace
     }
@@ -127,10 +128,10 @@ impl Timing {
         self.lease / 6
     }
 
-    /// The time of the renewal after a successful request that was sent at `sent`. A host renews all of its leases
-    /// together, at multiples of D/12 plus the host's `phase`; the result is the last such time that is at most D/6
-    /// after `sent`. This saves wake-ups, and also saves writes if the store can batch them. Other hosts have other
-    /// phases.
+    /// The time of the next renewal after a successful request that was sent at `sent`. A host renews all of its leases
+    /// together, at multiples of D/12 plus the host's `phase`. The result is the last of these times that is at most
+    /// D/6 after `sent`. Renewing together saves wake-ups, and saves writes if the store can batch them. Other hosts
+    /// have other phases.
     pub fn renew_at(&self, sent: Time, phase: u64) -> Time {
         let latest = sent + self.renew_after();
         let step = (self.lease / 12).as_nanos().max(1);
@@ -144,8 +145,8 @@ impl Timing {
     }
 
     /// Returns the shortest lease, in whole seconds within the store's range, whose timeout per attempt is at least
-    /// twice `took`, the store's response time. If there is none, returns the shortest lease with the longest timeout
-    /// per attempt, or `None` if even that timeout does not exceed `took`.
+    /// twice `took`, the store's response time. If there is no such lease, returns the shortest lease that has the
+    /// longest possible timeout per attempt. Returns `None` if even this timeout does not exceed `took`.
     pub fn lease_for(took: Duration, (min, max): (Duration, Duration)) -> Option<Duration> {
         let shortest = |enough: Duration| {
             let seconds = min.as_secs()..=max.as_secs();
@@ -180,8 +181,8 @@ impl Timing {
         self.abort_after() - self.deadline_after()
     }
 
-    /// A quarter of [`kill_timeout`](Self::kill_timeout). If more time than this has passed since a killed instance was
-    /// last checked, the host was paused. Checks are scheduled at half of this interval.
+    /// A quarter of [`kill_timeout`](Self::kill_timeout). If a killed instance has not been checked for longer than
+    /// this, the host was paused. Checks are scheduled at half of this interval.
     pub fn noticed_pause(&self) -> Duration {
         self.kill_timeout() / 4
     }
@@ -196,8 +197,8 @@ impl Timing {
         self.lease + LONGEST_POLL
     }
 
-    /// The longest unnoticed pause that may delay the host's own end without its instance outliving the lease. It is
-    /// the rest of D after 0.93 D and the last log messages, minus D/100 for late wake-ups and clock errors.
+    /// The longest unnoticed pause by which the host may end itself late without its instance outliving the lease. It
+    /// is what is left of D after 0.93 D and the last log messages, minus D/100 for late wake-ups and clock errors.
     pub fn tolerated_pause(&self) -> Duration {
         self.lease - self.abort_after() - self.last_words() - self.lateness()
     }
@@ -213,17 +214,17 @@ impl Timing {
         self.lease / 100
     }
 
-    /// The longest store outage that a leader survives. It is 0.7 D, minus the longest time since the last renewal when
-    /// the outage begins (D/6), minus an attempt that is under way when the outage ends (D/12), minus the wait before
-    /// the next attempt (D/15).
+    /// The longest store outage that a leader survives. It is 0.7 D minus three times: the longest time since the last
+    /// renewal when the outage begins (D/6), the timeout of an attempt that is under way when the outage ends (D/12),
+    /// and the wait before the next attempt (D/15).
     pub fn tolerated_outage(&self) -> Duration {
         self.at_risk_after() - self.renew_after() - self.try_timeout() - self.retry_range().1
     }
 }
 
 /// The time at which a host ends its own process because an instance is neither gone nor dying: `abort_at`, or later if
-/// the whole host was paused and woke up past the `deadline`, at `woken`. The gate refused everything during the pause,
-/// so the kill gets its usual time again, counted from the wake-up.
+/// the whole host was paused and woke up after the `deadline`, at `woken`. The gate refused everything during the
+/// pause. So the kill gets its usual time again, counted from the wake-up.
 #[must_use]
 pub fn overdue_at(deadline: Time, abort_at: Time, woken: Option<Time>) -> Time {
     let woken = woken.filter(|woken| *woken >= deadline);

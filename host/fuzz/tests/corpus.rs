@@ -1,4 +1,4 @@
-//! Runs every reader of untrusted bytes on its corpus, and on prefixes of each file.
+//! Runs every reader of untrusted bytes on the files of its corpus, and on prefixes of each file.
 
 #![allow(clippy::expect_used, reason = "a test may panic")]
 

@@ -1,7 +1,7 @@
-//! Compiled code that is loaded into this process, from the compiler's process or from the cache.
+//! Compiled code that this process loads from the compiler's process or from the cache.
 //!
 //! Wasmtime runs the code without verifying it, so the code must not change after it has been checked. An [`Artifact`]
-//! is therefore an in-memory file that is first sealed, and then compared with its checksum.
+//! is therefore an in-memory file that is sealed before its checksum is verified.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,16 +15,16 @@ use baton_runtime::{Engine, Module, OUTLINE, Outline};
 use baton_store::Digest;
 
 /// Version of the artifact's format. Raise it if core modules are wrapped differently, or if the content of artifacts
-/// changes. Modules must then be recompiled although wasmtime's version and settings are unchanged.
+/// changes. Otherwise, hosts with the same wasmtime version and settings would keep using old artifacts.
 const WRAPPING: u32 = 3;
 
-/// Length of the checksum, in bytes. It follows the code and its outline.
+/// Length of the checksum, in bytes. The checksum follows the code and the outline.
 const CHECKSUM: u64 = 32;
 
 /// Upper bound on the size of an artifact, in bytes.
 pub(super) const LARGEST_ARTIFACT: u64 = 2 << 30;
 
-/// Identifies compiled code by its module and by this program's engine.
+/// Identifies compiled code by its module and by the engine of this program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ArtifactKey(String);
 
@@ -52,10 +52,10 @@ impl ArtifactKey {
         Sha256::new_with_prefix(&self.0)
     }
 
-    /// Writes an artifact with this key, from the code and its outline.
+    /// Writes an artifact with this key, which contains the code and its outline.
     ///
     /// # Errors
-    /// Any error of the writer.
+    /// Returns any error of the writer.
     pub fn write(&self, code: &[u8], outline: Outline, mut to: impl Write) -> io::Result<()> {
         let outline = outline.to_bytes();
         to.write_all(code)?;
@@ -69,7 +69,7 @@ impl Artifact {
     /// Creates an empty in-memory file for an artifact.
     ///
     /// # Errors
-    /// If the system is out of descriptors or memory.
+    /// Fails if the system is out of descriptors or memory.
     pub fn blank() -> io::Result<File> {
         Ok(File::from(rustix::fs::memfd_create("baton-code", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?))
     }
@@ -77,7 +77,7 @@ impl Artifact {
     /// Seals a file to which an artifact was written, and checks that the artifact is complete and has this key.
     ///
     /// # Errors
-    /// If the file is damaged, has another key, or cannot be read.
+    /// Fails if the file is damaged, has another key, or cannot be read.
     pub fn seal(mut file: File, key: &ArtifactKey) -> io::Result<Self> {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&file, seals)?;
@@ -113,17 +113,17 @@ impl Artifact {
     /// Copies the artifact to a file on disk.
     ///
     /// # Errors
-    /// Any I/O error.
+    /// Returns any I/O error.
     pub fn copy_to(&self, to: &mut File) -> io::Result<()> {
         let mut from = &self.file;
         from.rewind()?;
         io::copy(&mut from, to).map(drop)
     }
 
-    /// Creates the module with this code. `bytes` is the module's binary.
+    /// Creates the module from this code. `bytes` is the WebAssembly binary.
     ///
     /// # Errors
-    /// If the system is out of descriptors.
+    /// Fails if the system is out of descriptors.
     pub fn module(&self, bytes: &[u8]) -> io::Result<Module> {
         Ok(Module::new(bytes, self.outline, self.file.try_clone()?))
     }

@@ -1,8 +1,8 @@
-//! A cache of compiled code that outlives the process, in a folder to which only one user can write.
+//! A cache of compiled code on disk, in a folder to which only one user can write.
 //!
 //! Wasmtime runs the code without verifying it, so each entry begins with a tag that only this user's hosts can make:
 //! see [`CacheKey`]. The cache removes entries with any other tag, and does not use a folder to which other users can
-//! write. Nothing depends on the cache: if a module has no entry, it is compiled.
+//! write. The cache is optional: a module without an entry is compiled.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -18,13 +18,13 @@ use super::cache_key::{CacheKey, KeyError, TAG};
 /// Upper bound on the size of the cache, in bytes. The least recently used entries are removed first.
 const LARGEST_CACHE: u64 = 1 << 30;
 
-/// Suffix of an entry's name.
+/// Suffix of the file name of an entry.
 const ENTRY: &str = ".code";
 
-/// Suffix of an entry's name while the entry is being written.
+/// Suffix of the file name while an entry is being written.
 const UNFINISHED: &str = ".new";
 
-/// A folder of compiled code. Several processes may share it.
+/// A folder with compiled code. Several processes may share it.
 #[derive(Clone, Debug)]
 pub struct Cache {
     folder: PathBuf,
@@ -52,7 +52,7 @@ pub enum CacheError {
          which no other user can write (`chmod 700`); name another folder with `--cache`, or use `--cache off`"
     )]
     NotPrivate(PathBuf),
-    /// The key can neither be read nor created.
+    /// The key cannot be read, and cannot be created.
     #[error(
         "cannot use the cache of compiled modules: cannot read or create its key {path}: {why}; the host compiles \
          modules at each start unless XDG_STATE_HOME or HOME names a folder to which this user can write"
@@ -63,7 +63,7 @@ pub enum CacheError {
         /// The system's error.
         why: io::Error,
     },
-    /// The host does not know a home folder in which it could keep the key.
+    /// There is no home folder in which the host could keep the key.
     #[error(
         "cannot use the cache of compiled modules: there is no home folder for its key; set HOME or XDG_STATE_HOME, or \
          use `--cache off`"
@@ -78,7 +78,8 @@ pub enum CacheError {
 }
 
 impl Cache {
-    /// Opens the cache in `folder`, with the key in the file `key`. Creates both if they are missing.
+    /// Opens the cache in `folder`, with the key in the file `key`. Creates the folder and the file if they are
+    /// missing.
     ///
     /// # Errors
     /// [`CacheError`] if the cache cannot be used. The caller then works without a cache.
@@ -99,7 +100,7 @@ impl Cache {
     }
 
     /// Returns the artifact with this key, if the cache has it. Removes the entry if it is damaged, or if its tag was
-    /// not made by this user's hosts.
+    /// not made by one of this user's hosts.
     pub(super) fn get(&self, key: &ArtifactKey) -> Option<Artifact> {
         let folder = self.opened().ok().flatten()?;
         let name = entry(key);
@@ -113,7 +114,7 @@ impl Cache {
         if read.is_none() {
             return self.discard(&folder, &name);
         }
-        // Marks the entry as recently used.
+        // Mark the entry as recently used.
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
         let times = Timestamps { last_access: omit, last_modification: now };
@@ -121,7 +122,7 @@ impl Cache {
         read
     }
 
-    /// Stores an artifact under its key. Ignores errors, since nothing depends on the cache.
+    /// Stores an artifact under its key. Ignores errors, since the cache is optional.
     pub(super) fn put(&self, key: &ArtifactKey, code: &Artifact) {
         static WRITTEN: AtomicU64 = AtomicU64::new(0);
         let Some(folder) = self.opened().ok().flatten() else { return };
@@ -138,13 +139,13 @@ impl Cache {
     }
 
     fn discard(&self, folder: &OwnedFd, name: &str) -> Option<Artifact> {
-        // Another process may have removed the entry already. `unlinkat` does not remove a folder: no host creates
-        // folders here.
+        // This fails if another process has already removed the entry. `unlinkat` does not remove folders, but no host
+        // creates folders here.
         let _ = rustix::fs::unlinkat(folder, name, AtFlags::empty());
         None
     }
 
-    /// Opens the folder. Each time, checks whether other users can write to it, and returns `None` if they can.
+    /// Opens the folder. Checks each time whether other users can write to it, and returns `None` if they can.
     fn opened(&self) -> io::Result<Option<OwnedFd>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let folder = match rustix::fs::open(&self.folder, flags, Mode::empty()) {
@@ -157,8 +158,8 @@ impl Cache {
         Ok(is_private.then_some(folder))
     }
 
-    /// Reads an entry. Returns `None` unless the entry is complete and one of this user's hosts wrote it under this
-    /// key.
+    /// Reads an entry. Returns `None` unless the entry is complete, and was written under this key by one of this
+    /// user's hosts.
     fn read(&self, file: OwnedFd, key: &ArtifactKey) -> Option<Artifact> {
         let stat = rustix::fs::fstat(&file).ok()?;
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
@@ -168,7 +169,7 @@ impl Cache {
         let mut file = File::from(file);
         let mut tag = [0; TAG];
         file.read_exact(&mut tag).ok()?;
-        // Copy the file, so that later changes to it or errors of its disk do not affect running code.
+        // Copy the file into memory, so that later changes to the file and disk errors do not affect running code.
         let mut code = Artifact::blank().ok()?;
         io::copy(&mut io::Read::take(file, LARGEST_ARTIFACT), &mut code).ok()?;
         Artifact::seal(code, key).ok().filter(|code| self.key.knows(code.checksum(), &tag))
@@ -188,7 +189,7 @@ impl Cache {
             let entry = entry?;
             let Ok(name) = entry.file_name().to_str() else { continue };
             if name.ends_with(ENTRY) || name.ends_with(UNFINISHED) {
-                // Another process may have removed the entry in the meantime.
+                // This fails if another process has removed the entry in the meantime.
                 let Ok(stat) = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
                 entries.push(((stat.st_mtime, stat.st_mtime_nsec), name.to_owned(), size(&stat)));
             }
@@ -306,7 +307,7 @@ mod tests {
             std::fs::File::options().write(true).open(case.path("m")).unwrap().set_len(length as u64).unwrap();
             assert!(!case.has("m"), "{length} bytes");
         }
-        // This entry is undamaged, but belongs to another module.
+        // The entry named `n` is undamaged, but contains another module.
         case.put("m", code);
         std::fs::rename(case.path("m"), case.path("n")).unwrap();
         assert!(!case.has("n"));
@@ -348,8 +349,8 @@ mod tests {
     fn entry_is_not_used_without_a_tag_of_this_users_key() {
         let case = Case::new();
         case.put("m", b"code");
-        // The first entry is undamaged, but has no tag, as if an earlier version had written it. The tag of the second
-        // entry was made with another user's key.
+        // The first entry is undamaged, but has no tag, as in an earlier version of Baton. The second entry's tag was
+        // made with another user's key.
         let known = std::fs::read(case.path("m")).unwrap();
         std::fs::write(case.path("m"), &known[TAG..]).unwrap();
         assert!(!case.has("m"));
@@ -404,7 +405,7 @@ mod tests {
             std::fs::File::open(case.path(module)).unwrap().set_modified(used).unwrap();
         }
         assert!(case.has("a"));
-        // Unfinished entries of a killed process count toward the limit, too.
+        // Unfinished entries also count toward the limit. A killed process may leave such entries behind.
         std::fs::write(case.cache.folder.join(format!("x{UNFINISHED}")), code).unwrap();
         std::fs::File::open(case.cache.folder.join(format!("x{UNFINISHED}")))
             .unwrap()

@@ -1,7 +1,8 @@
 //! The cache's key. A tag made with this key proves that one of this user's hosts wrote the entry.
 //!
-//! A checksum is not enough, since anybody can compute one. The key is in a file that no other user can read, outside
-//! the cache's folder. An attacker who can write entries, even through this user's own hosts, cannot create valid tags.
+//! A checksum would not be enough, since anybody can compute one. The key is in a file outside the cache's folder that
+//! no other user can read. So even an attacker who can write files into the cache, for example through one of this
+//! user's hosts, cannot create valid tags.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -20,15 +21,15 @@ const KEY: usize = 32;
 /// Length of a tag, in bytes.
 pub(super) const TAG: usize = 32;
 
-/// Signs the entries of this user's hosts, and verifies them, with HMAC-SHA256.
+/// Signs and verifies the cache entries of this user's hosts, with HMAC-SHA256.
 #[derive(Clone, Debug)]
 pub(super) struct CacheKey(Arc<hmac::Key>);
 
-/// The error if the key cannot be opened.
+/// The error returned when the key cannot be opened.
 #[derive(Debug)]
 pub(super) enum KeyError {
     Unusable(io::Error),
-    /// The file exists, but it is not a key, or other users can read it.
+    /// The file exists, but it is not a file with a key, or other users can access it.
     NotPrivate,
 }
 
@@ -40,7 +41,7 @@ impl From<io::Error> for KeyError {
 
 impl CacheKey {
     /// Opens the key in a file. Creates the file if it is missing. If several hosts create it at the same time, one of
-    /// them succeeds and all of them use that key.
+    /// them succeeds, and all of them use its key.
     ///
     /// # Errors
     /// [`KeyError`] if the key cannot be read or created, or is not private.
@@ -84,8 +85,8 @@ fn read(path: &Path) -> Result<[u8; KEY], KeyError> {
     Ok(key)
 }
 
-/// Creates a key, unless another process creates one first. Hard-linking the finished file makes it appear only once it
-/// is complete.
+/// Creates a key, unless another process creates one first. The file is hard-linked to its final path only after it is
+/// complete, so no process sees a partial key.
 fn make(path: &Path) -> io::Result<()> {
     static MADE: AtomicU64 = AtomicU64::new(0);
     if let Some(folder) = path.parent() {
@@ -96,7 +97,7 @@ fn make(path: &Path) -> io::Result<()> {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(format!(".{}.{}.new", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed)));
     let unfinished = PathBuf::from(unfinished);
-    // A killed process with the same id may have left this file.
+    // Remove a file that a killed process with the same process id may have left behind.
     let _ = std::fs::remove_file(&unfinished);
     let written = OpenOptions::new()
         .write(true)

@@ -1,12 +1,12 @@
 //! Compiles modules in child processes.
 //!
-//! A malicious module can make the compiler run forever, exhaust its memory or crash, but affects only the child. The
-//! child is this same program with the hidden command `compile-module`, under tight limits. It reads the module from
-//! stdin, and writes either an artifact or a description of the module to stdout. It reports errors to stderr.
+//! A malicious module can make the compiler run forever, exhaust its memory or crash, but this affects only the child.
+//! The child runs the same program with the hidden command `compile-module`, under tight limits. It reads the module
+//! from stdin, and writes either an artifact or a description of the module to stdout. It writes errors to stderr.
 //!
 //! The time limit is on CPU time, because elapsed time depends more on the machine's load than on the module. The child
-//! monitors its own CPU time. The parent gives up only after a much longer elapsed time. The child exits when its host
-//! exits.
+//! monitors its own CPU time. The parent also limits the elapsed time, but to a much longer time. The child exits when
+//! its host exits.
 
 use std::fs::File;
 use std::io::{self, Read, Seek as _, Write};
@@ -34,17 +34,17 @@ use baton_store::Digest;
 /// Name of the hidden command.
 pub const COMPILE_MODULE: &str = "compile-module";
 
-/// Exit status of the child if the module is at fault.
+/// Exit status of the child if the module itself cannot be compiled.
 const BAD_MODULE: u8 = 3;
 
 /// Exit status of the child once it has used up its CPU time.
 const TOO_SLOW: u8 = 4;
 
-/// Maximum lifetime of a compiler: this multiple of its CPU time limit, but at least this duration, since the machine
-/// may be busy.
+/// Maximum elapsed time of a compilation, as a multiple of its CPU time limit, and the minimum for this maximum.
+/// Generous, since the machine may be busy.
 const PATIENCE: (u32, Duration) = (10, Duration::from_secs(600));
 
-/// Length of a compiler's turn. On two CPUs, even the largest modules in practice compile in half of this time.
+/// Length of a compiler's turn. On two CPUs, even the largest modules seen in practice compile in half of this time.
 const TURN: Duration = Duration::from_secs(10);
 
 /// Maximum number of compilers that run at the same time. Each may use 4 GiB of memory.
@@ -53,19 +53,19 @@ const AT_ONCE: usize = 2;
 /// Limit on a compiler's memory, in bytes: 64 times the size of the largest module.
 const MEMORY: u64 = 4 << 30;
 
-/// Maximum number of compiling threads. The remaining CPUs are left to the instances.
+/// Maximum number of compiling threads. This leaves the other CPUs to the instances.
 const THREADS: usize = 4;
 
-/// Upper bound on the size of the child's error message, in bytes. The rest is discarded.
+/// Maximum size of the child's error message, in bytes. The rest is discarded.
 const LONGEST_MESSAGE: u64 = 16 << 10;
 
-/// Upper bound on the size of the child's description of a module, in bytes.
+/// Maximum size of the child's description of a module, in bytes.
 const LONGEST_INSPECTION: u64 = 16 << 20;
 
-/// Maximum length of a failed compiler's message when quoted, in characters.
+/// Maximum number of characters quoted from the message of a compiler that failed.
 const LONGEST_CAUSE: usize = 500;
 
-/// Runs compilers one turn after another. Clones share the limit on concurrent compilers.
+/// Runs compilers, usually one at a time. Clones share the limit on concurrent compilers.
 #[derive(Clone, Debug)]
 pub struct Compiler {
     program: PathBuf,
@@ -73,17 +73,17 @@ pub struct Compiler {
     turns: Arc<Turns>,
 }
 
-/// Limits the number of concurrent compilers. Normally, only one compiler runs at a time. This uses the least memory,
-/// and gives the compiler all CPUs. If a compiler is still running when its turn ends, it continues in parallel with
-/// the next compiler, so that a slow module does not delay the others. Each election compiles one module at a time, so
-/// one election cannot occupy all places.
+/// Limits the number of concurrent compilers. Normally, only one compiler runs at a time, which needs the least memory
+/// and gives that compiler all CPUs. If a compiler is still running when its turn ends, it continues in parallel with
+/// the next compiler, so that a slow module does not delay the others. Each election compiles only one module at a
+/// time, so a single election cannot occupy all places.
 #[derive(Debug)]
 struct Turns {
     places: Semaphore,
     turn: Semaphore,
 }
 
-/// The child's task, as given by its parent.
+/// The task that the parent gives the child.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Assignment {
     /// Size of the module, in bytes.
@@ -97,13 +97,13 @@ pub struct Assignment {
 /// The reason why a compilation failed.
 #[derive(Debug)]
 pub(super) enum CompileError {
-    /// The module is at fault, for this reason.
+    /// The module itself cannot be compiled, for this reason.
     Module(String),
     TooSlow,
-    /// The parent gave up after this elapsed time. Until then, the machine had given the compiler less CPU time than
-    /// its limit allows.
+    /// The parent gave up after this elapsed time. By then, the compiler had not even received as much CPU time as its
+    /// limit allows.
     Starved(Duration),
-    /// The compiler crashed. Holds its exit status and its message.
+    /// The compiler crashed. The string describes its exit status and its message.
     Broken(String),
     Killed,
     System(io::Error),
@@ -116,7 +116,7 @@ impl From<io::Error> for CompileError {
 }
 
 impl Default for Compiler {
-    /// Uses this program as the compiler, even if the program's file has been replaced since the start.
+    /// Uses the running program as the compiler, even if its file has been replaced since it started.
     fn default() -> Self {
         Self::in_program("/proc/self/exe".into())
     }
@@ -129,8 +129,8 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for a place, and then for the turn. The caller keeps the place while the compiler runs, and the turn for
-    /// at most [`TURN`]. Callers are served in the order in which they arrive.
+    /// Waits for a place, and then for a turn. The caller keeps the place until its compiler has ended, and the turn
+    /// for at most [`TURN`]. Callers are served in the order in which they arrive.
     async fn next(&self) -> Result<[SemaphorePermit<'_>; 2], AcquireError> {
         Ok([self.places.acquire().await?, self.turn.acquire().await?])
     }
@@ -143,14 +143,14 @@ impl Compiler {
         Self { program, least_patience: PATIENCE.1, turns: Arc::default() }
     }
 
-    /// Replaces the default minimum lifetime of a compiler, so that the host gives up earlier on a busy machine. The
-    /// lifetime is still at least 10 times the CPU time limit.
+    /// Replaces the default for the minimum time that the host waits for a compiler on a busy machine. The host still
+    /// waits at least 10 times the CPU time limit.
     #[must_use]
     pub fn with_min_lifetime(self, least_patience: Duration) -> Self {
         Self { least_patience, ..self }
     }
 
-    /// Compiles a module, using at most this much CPU time. Dropping the future kills the child.
+    /// Compiles a module, with this limit on the CPU time. Dropping the future kills the child.
     pub(super) async fn compile(
         &self,
         key: &ArtifactKey,
@@ -164,8 +164,8 @@ impl Compiler {
         sealed.map_err(|error| CompileError::Broken(error.to_string()))
     }
 
-    /// Compiles a module, using at most this much CPU time, and describes it under this name. Dropping the future kills
-    /// the child.
+    /// Compiles a module, with this limit on the CPU time, and returns a description that uses this name. Dropping the
+    /// future kills the child.
     pub(super) async fn inspect(
         &self,
         name: &str,
@@ -179,7 +179,7 @@ impl Compiler {
 
     /// Passes a module to a child, and returns the child's output.
     async fn run(&self, arguments: &[String], bytes: &Bytes, within: Duration) -> Result<File, CompileError> {
-        // This fails only if a semaphore is closed, which never happens.
+        // This fails only if a semaphore has been closed, which never happens.
         let turn = self.turns.next().await;
         let [_place, turn] = turn.map_err(|closed| CompileError::Broken(closed.to_string()))?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
@@ -198,7 +198,8 @@ impl Compiler {
             .stdin(Stdio::piped())
             .stdout(written.try_clone()?)
             .stderr(Stdio::piped())
-            // Ctrl-C in a terminal would otherwise kill the child, too, and count against the module.
+            // Without its own process group, the child would also be killed by Ctrl-C in a terminal, and this would
+            // count against the module.
             .process_group(0)
             .kill_on_drop(true);
         // Spawning blocks until the child's program is loaded, which may take arbitrarily long.
@@ -220,8 +221,8 @@ impl Compiler {
             Some(code) if code == i32::from(BAD_MODULE) => CompileError::Module(said),
             Some(code) if code == i32::from(TOO_SLOW) => CompileError::TooSlow,
             None if status.signal() == Some(libc::SIGXCPU) => CompileError::TooSlow,
-            // The child never kills itself with SIGKILL. The signal most likely comes from the kernel, which kills the
-            // child before other processes when memory runs out.
+            // The child never kills itself with SIGKILL. The signal most likely comes from the kernel: when memory runs
+            // out, it kills the child before other processes.
             None if status.signal() == Some(libc::SIGKILL) => CompileError::Killed,
             _ => CompileError::Broken(describe_exit(status, &said)),
         })
@@ -240,10 +241,10 @@ async fn talk(child: &mut Child, bytes: &Bytes) -> io::Result<(ExitStatus, Strin
     let hand_over = async {
         let mut stdin = stdin;
         if let Some(stdin) = &mut stdin {
-            // Ignore the error: a child that exits before it has read everything reports the reason.
+            // Ignore the error: if the child exits before it has read everything, the child reports the reason.
             let _ = stdin.write_all(bytes).await;
         }
-        // Keep stdin open: the child exits when it is closed.
+        // Keep stdin open, because the child exits when stdin is closed.
         stdin
     };
     let listen = async {
@@ -265,7 +266,7 @@ fn describe_exit(status: ExitStatus, said: &str) -> String {
         }
         _ => status.to_string(),
     };
-    // A panic's message spans three lines, so join the lines.
+    // Join the lines: a panic message has three of them.
     let said: Vec<&str> = said.split_whitespace().collect();
     let said: String = said.join(" ").chars().take(LONGEST_CAUSE).collect();
     if said.is_empty() { how } else { format!("{how}: {said}") }
@@ -303,8 +304,7 @@ fn serve(Assignment { size, cpu, inspect }: Assignment) -> Result<(), Failure> {
     if bytes.len() as u64 != size {
         return Err(Failure::Other("the module arrived incomplete".to_owned()));
     }
-    // This thread is never joined. It ends this process when the parent exits; otherwise the thread ends with the
-    // process.
+    // This thread ends the process when the parent exits. The thread is never joined: it runs until the process ends.
     std::thread::Builder::new().name("parent".into()).spawn(move || {
         let _ = stdin.read(&mut [0]);
         std::process::exit(1);
@@ -313,7 +313,7 @@ fn serve(Assignment { size, cpu, inspect }: Assignment) -> Result<(), Failure> {
     let engine = Engine::new();
     let engine = engine.map_err(|error| Failure::Other(format!("{error:#}")))?;
     let bad = |error: ModuleError| Failure::Module(format!("{:#}", anyhow::Error::from(error)));
-    // Avoid `Stdout`, which scans the output for line ends.
+    // Do not use `Stdout`, which scans the output for line ends.
     let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     if let Some(name) = inspect {
         let inspection = Module::inspect(&engine, &name, &bytes).map_err(bad)?;
@@ -333,25 +333,25 @@ fn end_after(cpu: Duration) -> ! {
         if left.is_zero() {
             std::process::exit(TOO_SLOW.into());
         }
-        // All threads together cannot use up the remaining CPU time sooner.
+        // Even if all threads run all the time, they cannot use up the remaining CPU time during this sleep.
         std::thread::sleep((left / (THREADS as u32 + 2)).max(Duration::from_millis(5)));
     }
 }
 
-/// Permanently restricts this process: its resources, its priority and its system calls.
+/// Restricts the resources, the priority and the system calls of this process for the rest of its life.
 fn restrain(cpu: Duration, code: Code) -> Result<(), Failure> {
     let limit = |resource, most: u64, then: u64| {
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(then) })
             .map_err(|error| Failure::Other(format!("cannot set its resource limits: {error}")))
     };
     limit(Resource::As, MEMORY, MEMORY)?;
-    // This limit is a fallback, in case the thread that monitors the CPU time is stopped. If the child reaches the
-    // limit, the parent sees the signal SIGXCPU.
+    // This limit is a fallback, in case the thread that monitors the CPU time no longer runs. At this limit, the kernel
+    // kills the child with SIGXCPU, which the parent sees.
     let seconds = cpu.as_secs().saturating_add(2);
     limit(Resource::Cpu, seconds, seconds.saturating_add(1))?;
     limit(Resource::Fsize, LARGEST_ARTIFACT, LARGEST_ARTIFACT)?;
     limit(Resource::Core, 0, 0)?;
-    // These calls may fail: they are a courtesy to other processes, not a safety measure.
+    // Ignore errors: these calls are a courtesy to other processes, not a safety measure.
     let _ = nice(10);
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     confine::to_computing(code).map_err(|error| Failure::Other(error.to_string()))

@@ -16,19 +16,21 @@ pub async fn read_versions(store: &dyn ObjectStore, election: &ElectionName) -> 
     Ok(found.map(|content| VersionList::decode(&content)).transpose()?)
 }
 
-/// Changes the list in one conditional write; writes nothing if `change` makes no changes. If another writer wins the
-/// race, calls `change` again. Returns the result of the call to `change` that produced the written list. If the future
-/// is dropped, a request may still be in progress.
+/// Changes the list in one conditional write. Writes nothing if `change` leaves the list as it is. If another writer
+/// wins the race, calls `change` again. Returns the result of the call to `change` that produced the written list. If
+/// the future is dropped, a request may still be in progress.
 ///
 /// # Errors
-/// The errors of `change`, and [`EditError`]. The list is unchanged, unless the error says that the outcome is unknown.
+/// Returns the errors of `change`, and [`EditError`]. After an error, the list is unchanged, unless the error says that
+/// the outcome is unknown.
 pub async fn edit_versions<T, E: From<EditError>>(
     store: &dyn ObjectStore,
     election: &ElectionName,
     mut change: impl FnMut(&mut VersionList) -> Result<T, E>,
 ) -> Result<T, E> {
     let mut edit = Edit::of(store, VersionedObject::Control, election);
-    // If there is no list yet, all attempts start from the same new list, so that each would publish the same version.
+    // If there is no list yet, create one from which all attempts start, so that every attempt publishes the same
+    // version.
     let begun = VersionList::begun(wall());
     let mut doubt: Option<Doubt<T>> = None;
     loop {
@@ -41,7 +43,7 @@ pub async fn edit_versions<T, E: From<EditError>>(
         let mut next = before.clone();
         let answer = change(&mut next).map_err(|why| edit.forbidden(why))?;
         if next == before {
-            // An earlier attempt was written after all, or another writer made the same change.
+            // An earlier attempt was written after all, or another writer has made the same change.
             return Ok(doubt.map_or(answer, |doubt| doubt.answer));
         }
         match edit.write(next.encode()).await.map_err(EditError::from)? {
@@ -62,9 +64,11 @@ impl Unusable for VersionListError {
     const IN_DOUBT: &'static str = "the change may or may not have been written: check with `baton modules`";
 }
 
-/// An attempt whose write may have succeeded. It can still succeed until the list on which it was based is replaced.
+/// An attempt whose write may have succeeded. The write can still succeed until the list on which it was based is
+/// replaced.
 struct Doubt<T> {
-    /// The version that the attempt made the newest, if any. Repeating any other change has no further effect.
+    /// The version that the attempt made the newest, if it did. Any other kind of change can be repeated without a
+    /// further effect.
     newest: Option<ListedVersion>,
     answer: T,
 }

@@ -1,4 +1,4 @@
-//! A module in a file. The source notices a new version, no matter how the file is replaced.
+//! A module in a file. The source notices every new version, no matter how the file is replaced.
 
 use std::collections::BTreeSet;
 
@@ -24,21 +24,21 @@ const LONGEST_SIGNATURE: u64 = 64 << 10;
 
 /// A module in a file. Its minisign signature, if any, is in `FILE.minisig` next to it.
 ///
-/// An offer is read as a whole, and only if the file did not change shortly before or during the read. The source
-/// checks the files after each inotify hint, and also at intervals without a hint.
+/// A module is offered only if its file was read completely and did not change during the read or shortly before it.
+/// The source checks the files after each hint from inotify, and also at intervals without a hint.
 pub struct FileSource {
     path: PathBuf,
     pace: WatchIntervals,
     watch: Option<Arc<Watch>>,
-    /// Maximum interval between two checks, depending on the file system.
+    /// Maximum interval between two checks. It depends on the file system.
     rests: Duration,
     /// Time of the next check, unless a hint comes first.
     looks_at: Option<Instant>,
     /// The stamps of the files at the last successful read.
     known: Option<Sight>,
-    /// The new stamps of changed files, and the time since when these stamps have been stable.
+    /// The stamps of the files after a change, and the time since which the stamps have not changed again.
     settling: Option<(Sight, Instant)>,
-    /// The read in progress, which may take arbitrarily long.
+    /// The read in progress. A read may take arbitrarily long.
     reading: Option<BoxFuture<'static, Result<FoundFile, SourceError>>>,
     offered: Option<(Digest, Option<String>)>,
     said: Option<SourceError>,
@@ -47,15 +47,16 @@ pub struct FileSource {
 /// Intervals of a [`FileSource`].
 #[derive(Clone, Copy)]
 struct WatchIntervals {
-    /// Delay between the first hint and the check, because changes come in bursts.
+    /// Delay between the first hint and the check, because changes often come in bursts.
     calm: Duration,
     /// Time without a change after which a file that looks complete is considered complete.
     settle: Duration,
     /// Time without a change after which a file that looks half-written is considered complete.
     patience: Duration,
-    /// Maximum interval between checks if every change gives a hint.
+    /// Maximum interval between checks if inotify reports every change.
     poll: Duration,
-    /// Maximum interval on a network file system, where changes made by other machines give no hint.
+    /// Maximum interval between checks on a network file system, where inotify does not report changes by other
+    /// machines.
     shared: Duration,
     unwatched: Duration,
 }
@@ -93,7 +94,7 @@ impl Source for FileSource {
     async fn next(&mut self) -> Result<Offer, SourceError> {
         let is_first = self.offered.is_none() && self.said.is_none();
         if is_first && self.watch.is_none() {
-            // If there is no watch, the source checks more often.
+            // If the watch cannot be created, the source checks the files more often.
             self.watch = Watch::new().ok().map(Arc::new);
         }
         loop {
@@ -130,13 +131,14 @@ impl Source for FileSource {
                     self.settling = None;
                     let is_news = self.offered.as_ref() != Some(&found.identity);
                     self.offered = Some(found.identity);
-                    // After an error, offer even an unchanged module, so that the follower learns that it is back.
+                    // After an error, offer the module even if it is unchanged, so that the follower learns that the
+                    // module is back.
                     if self.said.take().is_some() || is_news {
                         return Ok(found.offer);
                     }
                 }
                 Err(error) if unsure.is_zero() && self.said.as_ref() != Some(&error) => {
-                    // Forget the stamps: the file may come back with the same ones, and must then be read again.
+                    // Forget the stamps. If the file comes back with the same stamps, it must be read again.
                     self.known = None;
                     self.said = Some(error.clone());
                     return Err(error);
@@ -149,8 +151,8 @@ impl Source for FileSource {
 }
 
 impl FileSource {
-    /// First watches the folders on which the path currently depends, and then checks the files. Every change after the
-    /// check thus gives a hint.
+    /// Watches the folders on which the path currently depends, and then checks the files. In this order, every change
+    /// after the check gives a hint.
     async fn look(&mut self) -> Sight {
         let (path, watch) = (self.path.clone(), self.watch.clone());
         let pace = self.pace;
@@ -205,7 +207,7 @@ struct Sight {
 struct FoundFile {
     offer: Offer,
     identity: (Digest, Option<String>),
-    /// True if the module ends where the WebAssembly format says it does. A half-written file does not.
+    /// True if the file ends where the module ends according to the WebAssembly format. A half-written file does not.
     is_complete: bool,
 }
 
@@ -256,12 +258,12 @@ fn read_signature(path: &Path) -> Result<Option<String>, SourceError> {
             return Err(SourceError::Unusable(text));
         }
     };
-    // Bytes that are not text cannot be a valid signature. The verification reports that later.
+    // Bytes that are not text cannot be a valid signature. The verification reports this later.
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// Returns the folders in which a change can make `path` lead to a different file: those that contain the file or a
-/// link on the path.
+/// Returns the folders in which a change can make `path` lead to a different file: the folders that contain the file or
+/// a link on the path.
 fn folders_of(path: &Path) -> BTreeSet<PathBuf> {
     let lookups = PathLookups::to(path).map(|way| way.lookups).unwrap_or_default();
     lookups.into_iter().filter(|lookup| lookup.decides).map(|lookup| lookup.folder).collect()

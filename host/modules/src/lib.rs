@@ -1,11 +1,11 @@
 //! A module's path from its source to an instance: fetching, verifying, compiling, and choosing the version to run.
 //!
-//! A source **offers** bytes. Every node verifies, compiles and links them ahead of time (**prepares** them). Only then
-//! does a supervisor receive the version, in its **supply**. Running a version results in a **judgement**, which is
-//! recorded in the election's [`VersionList`] so that every node knows it.
+//! A source **offers** bytes. Every node **prepares** them: it verifies, compiles and links them ahead of time. Only
+//! then does a supervisor receive the version, as part of its **supply**. Running a version leads to a **judgement**,
+//! which is recorded in the election's [`VersionList`], so that every node knows about it.
 //!
-//! - `source` defines sources: `file`, `oci`, or the store itself. `watch` gives hints when files change, and
-//!   [`path_watch`] resolves paths.
+//! - `source` defines what a source is. The sources are `file`, `oci` and the store itself. `watch` gives hints when
+//!   files change, and [`path_watch`] resolves paths.
 //! - `follow` prepares the versions that a source names: the newest version that is neither rejected nor refused.
 //! - `prepare` turns offered bytes into a module that can be started. `trust` checks pins and signatures, `compile`
 //!   runs the compiler process, `artifact` holds the compiled code, and `cache` stores code under a `cache_key`.
@@ -68,7 +68,7 @@ impl PreparedVersion {
 /// The versions that a node could run in an election.
 #[derive(Clone, Default)]
 pub struct Supply {
-    /// The version to run as leader. If there is none, the node does not contend.
+    /// The version to run as leader. If there is none, the node does not contend for the lease.
     pub current: Option<PreparedVersion>,
     /// The version to fall back to. Set only while the current version is on probation.
     pub fallback: Option<PreparedVersion>,

@@ -1,7 +1,7 @@
 //! Modules from OCI registries, where the WebAssembly ecosystem publishes them: `oci://REGISTRY/REPOSITORY:TAG`.
 //!
-//! The source follows a tag: it polls the digest of the tag's manifest, and pulls the module only if the digest
-//! changes. Each digest is pulled once. `client` sends requests over `transport`, which limits time and size.
+//! The source follows a tag: it polls the digest of the tag's manifest, and pulls the module only if the digest has
+//! changed. Each digest is pulled once. `client` sends requests over `transport`, which limits time and size.
 //! `authorization` answers the registry's `challenge` with the credentials that `credentials` finds. `registry`
 //! verifies responses and formats errors, and `artifact` finds the module in a manifest.
 
@@ -34,20 +34,20 @@ use registry::{Failure, Registry};
 
 /// Minimum and maximum interval between polls of a tag.
 const PACE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
-/// Initial and maximum wait after a failure. The wait doubles each time, and a random addition of up to a quarter
-/// avoids synchronized retries.
+/// Initial and maximum wait after a failure. The wait doubles each time. A random extra wait of up to a quarter keeps
+/// nodes from retrying at the same time.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(48));
 
 /// A module in a registry.
 pub struct OciSource {
     reference: OciReference,
     credentials: RegistryCredentials,
-    /// Called when pulling a module takes long.
+    /// Called when pulling a module takes a long time.
     pulling: Pulling,
     /// The poll in progress. It continues even when no caller awaits it, and ends when the source is dropped.
     look: JoinSet<Looked>,
     known: Known,
-    /// The opened registry, if the next poll can use the same credentials.
+    /// The open registry, if the next poll can use the same credentials.
     registry: Option<Registry>,
     /// The last error that was returned, unless a poll has succeeded since.
     told: Option<SourceError>,
@@ -58,7 +58,7 @@ pub struct OciSource {
 /// A callback that receives a module's digest.
 type Pulling = Arc<dyn Fn(Digest) + Send + Sync>;
 
-/// Results of earlier polls that need not be pulled again, each with its manifest's digest.
+/// Results of earlier polls, each with the digest of its manifest. These manifests need not be pulled again.
 #[derive(Clone, Default)]
 struct Known {
     offered: Option<Digest>,
@@ -66,13 +66,13 @@ struct Known {
 }
 
 impl Known {
-    /// Returns true if polling this manifest again would yield nothing new.
+    /// Returns true if the result for this manifest is already known.
     fn settles(&self, manifest: Digest) -> bool {
         self.offered == Some(manifest) || self.unfit.as_ref().is_some_and(|(unfit, _)| *unfit == manifest)
     }
 }
 
-/// The registry, if the next poll can use the same credentials, and the result of the poll.
+/// The result of a poll, and the registry if the next poll can use the same credentials.
 type Looked = (Option<Registry>, Result<Finding, Failure>);
 
 enum Finding {
@@ -97,7 +97,7 @@ impl OciSource {
         }
     }
 
-    /// Sets a callback for each module that takes long to pull.
+    /// Sets a callback that is called when a module takes a long time to pull.
     #[must_use]
     pub fn telling(self, pulling: impl Fn(Digest) + Send + Sync + 'static) -> Self {
         Self { pulling: Arc::new(pulling), ..self }
@@ -105,7 +105,8 @@ impl OciSource {
 
     /// Records the result of a poll. Returns the offer or error for the caller, if it is new.
     fn conclude(&mut self, looked: Result<Looked, JoinError>) -> Option<Result<Offer, SourceError>> {
-        // A poll should not panic, whatever the registry sends. If it does, the panic message has already been printed.
+        // A poll should never panic, no matter what the registry sends. If it does, the panic message has already been
+        // printed.
         let (registry, found) = looked.unwrap_or_else(|_| {
             let registry = self.reference.registry();
             (None, Err(Failure::Refused(format!("the registry {registry} sent an invalid response"))))
@@ -174,11 +175,11 @@ async fn look(
     known: Known,
     pulling: Pulling,
 ) -> Looked {
-    // After other errors, the next poll opens the registry again: the cause may be credentials or certificates that
-    // have changed by then.
+    // After other errors, the next poll opens the registry again, because the credentials or certificates that caused
+    // the error may have been replaced by then.
     let kept = |registry, found: &_| Some(registry).filter(|_| matches!(found, Ok(_) | Err(Failure::Unfit(..))));
     if let Some(mut registry) = before {
-        // The credentials may have expired, and new ones may be available.
+        // The credentials may have expired. If so, try again with new ones.
         match find(&reference, &mut registry, &known, &pulling).await {
             Err(Failure::Denied(_)) => {}
             found => return (kept(registry, &found), found),

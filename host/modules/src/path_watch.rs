@@ -1,4 +1,4 @@
-//! The lookups that are needed to resolve a path: each name, and the folder in which it is looked up.
+//! The lookups that are needed to resolve a path. Each lookup searches one folder for one name.
 //!
 //! A user who can change any of these folders controls where the path leads.
 
@@ -8,11 +8,12 @@ use std::path::{Component, Path, PathBuf};
 /// Maximum number of links that the kernel follows in a path.
 const LINKS: u32 = 40;
 
-/// The lookups for a path, as it resolves at the moment.
+/// The lookups that currently resolve a path.
 pub struct PathLookups {
     /// The lookups, in order.
     pub lookups: Vec<PathLookup>,
-    /// The location to which the path leads, without links, `.` or `..`. Parts that do not exist are kept as written.
+    /// The location to which the path leads, without links, `.` or `..`. Parts that do not exist are kept as they are
+    /// written.
     pub end: PathBuf,
 }
 
@@ -29,7 +30,7 @@ impl PathLookups {
     /// as they are written. May block for as long as the file system does.
     ///
     /// # Errors
-    /// If the path is empty, or relative to a working folder that no longer exists.
+    /// Fails if the path is empty, or relative to a working folder that no longer exists.
     pub fn to(path: &Path) -> io::Result<Self> {
         let mut ahead = parts(&std::path::absolute(path)?);
         let (mut lookups, mut links, mut at) = (Vec::new(), 0, PathBuf::new());
@@ -40,7 +41,7 @@ impl PathLookups {
             }
             let next = at.join(&part);
             let target = if links < LINKS { std::fs::read_link(&next).ok() } else { None };
-            // The root itself is not looked up in any folder.
+            // There is no lookup for the root itself.
             if part.is_relative() {
                 lookups.push(PathLookup { folder: at.clone(), decides: target.is_some() || ahead.is_empty() });
             }
@@ -56,7 +57,8 @@ impl PathLookups {
     }
 }
 
-/// Splits a path into its parts, last one first. The root is one of the parts: joining it to a path replaces that path.
+/// Splits a path into its parts, in reverse order. The root is one of the parts: joining it to a path replaces that
+/// path.
 fn parts(path: &Path) -> Vec<PathBuf> {
     path.components()
         .rev()
@@ -89,11 +91,11 @@ mod tests {
         assert!(decide.eq([&*base.join("a/b"), &base.join("c")]));
         assert_eq!(way.end, base.join("c/file"));
 
-        // Path components that do not exist stay as they are.
+        // Parts of the path that do not exist stay as they are.
         let way = PathLookups::to(&base.join("a/b/link/../none/file")).unwrap();
         assert_eq!(way.end, base.join("none/file"));
         assert_eq!(PathLookups::to(Path::new("/")).unwrap().end, Path::new("/"));
-        // A loop of links is followed only `LINKS` times.
+        // A link that leads to itself is followed only `LINKS` times.
         symlink("loop", base.join("loop")).unwrap();
         assert_eq!(PathLookups::to(&base.join("loop")).unwrap().end, base.join("loop"));
     }

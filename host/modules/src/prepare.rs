@@ -1,7 +1,7 @@
 //! Turns an offer into a module that can be started.
 //!
-//! Offers are untrusted. The preparer checks size, digest and signature before the content, and compiles the content in
-//! a separate process. See [`Trust`], [`Compiler`] and [`Cache`].
+//! Offers are untrusted. The preparer checks the size, digest and signature of a module before its content, and
+//! compiles the content in a separate process. See [`Trust`], [`Compiler`] and [`Cache`].
 
 use std::time::{Duration, Instant};
 
@@ -26,9 +26,9 @@ pub struct Preparer {
     pub compiler: Compiler,
     /// Limit on the CPU time of one compilation.
     pub compile_timeout: Duration,
-    /// The cache of compiled code. Without a cache, modules are compiled each time.
+    /// The cache of compiled code. Without a cache, modules are compiled every time.
     pub cache: Option<Cache>,
-    /// The runners. If no runner can be made ready for a module, the module is not prepared.
+    /// The runners. A module is prepared only if a runner can be made ready for it.
     pub runners: Runners,
 }
 
@@ -37,7 +37,7 @@ pub struct Preparer {
 pub struct Preparation {
     /// The module.
     pub module: Module,
-    /// True if the code was in the cache.
+    /// True if the compiled code was in the cache.
     pub cached: bool,
     /// Duration of the entire preparation.
     pub took: Duration,
@@ -46,7 +46,7 @@ pub struct Preparation {
 /// The reason why an offer was not prepared.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
-    /// The module is too large. Holds its size in bytes.
+    /// The module is too large. The number is its size in bytes.
     #[error("the module has {} MiB; the limit is {} MiB", .0.div_ceil(1 << 20), LARGEST_MODULE >> 20)]
     TooLarge(u64),
     /// This host does not trust the module.
@@ -64,7 +64,7 @@ pub enum PrepareError {
         humantime::format_duration(*.0)
     )]
     TooSlow(Duration),
-    /// The machine was too busy to compile the module. This error may be temporary.
+    /// The machine was too busy to compile the module. May be temporary.
     #[error(
         "the machine is too busy: within {}, the compiler received less than the {} of CPU time that \
          `--compile-timeout` allows",
@@ -72,9 +72,9 @@ pub enum PrepareError {
         humantime::format_duration(*.within)
     )]
     Starved {
-        /// Limit on the CPU time.
+        /// The limit on the CPU time.
         within: Duration,
-        /// Time after which the host gave up.
+        /// The time after which the host gave up.
         longest: Duration,
     },
     /// The compiler crashed.
@@ -82,14 +82,14 @@ pub enum PrepareError {
         "the compiler failed: {0}; make the module smaller; if it is an ordinary module, report this as a Baton bug"
     )]
     Broken(String),
-    /// The compiler was killed. This error may be temporary.
+    /// The compiler was killed. May be temporary.
     #[error(
         "the compiler was killed, most likely because the machine, container or service ran out of memory \
          (memory.max, MemoryMax=, a Kubernetes limit); check the kernel's log, and provide more memory or make the \
          module smaller"
     )]
     Killed,
-    /// The system could not run a compiler. This error may be temporary.
+    /// The system could not run a compiler. May be temporary.
     #[error("the module cannot be compiled now: {0}")]
     System(std::io::Error),
     /// No runner could be made ready for the module.
@@ -104,7 +104,7 @@ impl From<RunnerError> for PrepareError {
 }
 
 impl PrepareError {
-    /// Returns true if the error is due to the state of this machine, not to the module or the settings.
+    /// Returns true if the error is caused by the state of this machine, and not by the module or the settings.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         use RunnerError::{Lost, System, Template};
@@ -126,8 +126,8 @@ impl PrepareError {
     }
 }
 
-/// Describes a module before an operator publishes it, even if it cannot run here. Uses the compiler and the limits
-/// that a node uses. `name` is the module's name in the description.
+/// Describes a module before an operator publishes it, even if the module cannot run here. Uses the same compiler and
+/// limits as a node. `name` is the module's name in the description.
 ///
 /// # Errors
 /// [`PrepareError`] if the module is not a component, or exceeds the compiler's limits.
@@ -144,7 +144,7 @@ impl Preparer {
     /// Verifies a module, compiles it, and makes a runner ready for it. Dropping the future kills the compiler.
     ///
     /// # Errors
-    /// [`PrepareError`] says what is wrong and what to do.
+    /// Returns a [`PrepareError`], which says what is wrong and what the operator can do.
     #[expect(clippy::disallowed_methods, reason = "how long it took is told to a person, and decides nothing")]
     pub async fn prepare(&self, offer: &Offer) -> Result<Preparation, PrepareError> {
         let started = Instant::now();
@@ -189,7 +189,7 @@ impl Preparer {
     }
 }
 
-/// Runs blocking work on a thread where it does not block the runtime's workers.
+/// Runs blocking work on a separate thread, so that it does not block the runtime's workers.
 async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PrepareError> + Send + 'static,
 ) -> Result<T, PrepareError> {

@@ -1,4 +1,4 @@
-//! Waits for work that is usually fast.
+//! Waits for work that is usually fast, and calls a function if the work is slow.
 
 use std::pin::pin;
 use std::time::Duration;

@@ -12,15 +12,15 @@ pub struct Offer {
     pub signature: Option<String>,
 }
 
-/// A location outside the store that names a module. It may name a different module later.
+/// A location outside the store that names a module. Over time, it may name different modules.
 #[async_trait]
 pub trait Source: Send {
-    /// Waits until the module changes, and returns the new one. The first call returns the current module. An unchanged
-    /// module is not offered again. After an error, the caller calls again, and the source itself waits before it
-    /// retries. A source does not return the same error twice in a row. Dropping the future loses no change.
+    /// Waits until the module changes, and returns the new module. The first call returns the current module. A source
+    /// does not offer an unchanged module again. After an error, call again immediately: the source itself waits before
+    /// it retries. A source does not return the same error twice in a row. If the future is dropped, no change is lost.
     ///
     /// # Errors
-    /// [`SourceError`] if there is nothing to offer. An earlier offer stays valid.
+    /// [`SourceError`] if there is nothing to offer. Earlier offers stay valid.
     async fn next(&mut self) -> Result<Offer, SourceError>;
 }
 
@@ -30,7 +30,7 @@ pub enum SourceError {
     /// The source is currently unreachable. The next call retries.
     #[error("{0}")]
     Unreachable(String),
-    /// The content is not a module, or may not be read. The error lasts until somebody fixes the cause.
+    /// The content is not a module, or this host must not read it. The error lasts until somebody fixes the cause.
     #[error("{0}")]
     Unusable(String),
 }

@@ -1,4 +1,4 @@
-//! Decides which modules may run here, by pinned digests and by the signatures of trusted keys.
+//! Decides which modules may run here, based on pinned digests and on signatures made with trusted keys.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -22,7 +22,7 @@ pub struct Trust {
     election: Option<ElectionName>,
 }
 
-/// Public keys. A module must be signed with one of them. If there are no keys, modules need no signature.
+/// The trusted public keys. A module must be signed with one of them. If there are no keys, modules need no signature.
 #[derive(Clone, Debug, Default)]
 pub struct TrustedKeys(Arc<[PublicKey]>);
 
@@ -40,7 +40,7 @@ impl TrustedKeys {
     }
 }
 
-/// Prefix of the words in a trusted comment that name the elections for which the signature is valid.
+/// Prefix of a word in a trusted comment that names an election for which the signature is valid.
 const ELECTION: &str = "election:";
 
 /// The reason why a key file cannot be used.
@@ -72,7 +72,7 @@ pub enum Distrust {
          key with `--trust`"
     )]
     UnknownKey(usize),
-    /// The signature is from a trusted key but covers different content.
+    /// The signature was made with a trusted key, but for different content.
     #[error("the signature does not match the module: sign the module's file again with `minisign -Sm MODULE`")]
     Wrong,
     /// The module is signed for other elections.
@@ -84,34 +84,35 @@ pub enum Distrust {
     OtherElection {
         /// The elections that the signature names.
         named: String,
-        /// A trusted comment that would be accepted.
+        /// A trusted comment with which the signature would be accepted.
         wanted: String,
     },
 }
 
 impl Trust {
-    /// Trusts modules that have one of these digests and a signature made with a key in one of these files. An empty
-    /// list imposes no condition. The files are read once, by this call.
+    /// Trusts modules that have one of these digests, and a signature made with a key in one of these files. An empty
+    /// list imposes no condition. The files are read only once, during this call.
     ///
     /// # Errors
-    /// As for [`TrustedKeys::read`].
+    /// The same errors as [`TrustedKeys::read`].
     pub fn new(pins: Vec<Digest>, files: &[PathBuf]) -> Result<Self, TrustError> {
         let keys = TrustedKeys::read(files)?;
         Ok(Self { pins, keys: Arc::new(RwLock::new(keys)), election: None })
     }
 
-    /// Replaces the trusted keys, in this value and in all its clones. Earlier checks are not repeated.
+    /// Replaces the trusted keys, in this value and in all its clones. Modules that have already been checked are not
+    /// checked again.
     pub fn renew(&self, keys: TrustedKeys) {
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
     }
 
-    /// Restricts trust to modules for one election. A signature that names elections is valid only for those.
+    /// Restricts trust to modules for one election. A signature that names elections is valid only for these elections.
     #[must_use]
     pub fn in_election(self, election: &ElectionName) -> Self {
         Self { election: Some(election.clone()), ..self }
     }
 
-    /// Checks whether a module may run here. This takes as long as hashing the module.
+    /// Checks whether a module may run here. Takes as long as hashing the module.
     ///
     /// # Errors
     /// [`Distrust`] if the module may not run here.
@@ -127,7 +128,7 @@ impl Trust {
         let signature = Signature::decode(signature).map_err(|error| Distrust::Unreadable(error.to_string()))?;
         let mut refused = Distrust::UnknownKey(keys.len());
         for key in keys.iter() {
-            // Old versions of minisign sign the content instead of its hash. Both methods are secure.
+            // Old versions of minisign sign the content itself instead of its hash. Accept both, since both are secure.
             match key.verify(bytes, &signature, true) {
                 // The signature also covers the trusted comment.
                 Ok(()) => return check_election(&signature, self.election.as_ref()),

@@ -9,7 +9,7 @@ use super::{Judgement, ModuleSource, Publication, Verdict, VersionList, check_el
 use baton_base::untrusted::{Reader, text};
 use baton_store::Digest;
 
-/// The readers of this crate.
+/// The readers in this crate.
 pub const READERS: &[Reader] = &[
     Reader { name: "control", read: control },
     Reader { name: "manifest", read: oci::untrusted::manifest },
@@ -26,7 +26,7 @@ fn control(bytes: &[u8]) {
     assert_eq!(VersionList::decode(&control.encode()), Ok(control.clone()), "it is written as it is read");
     let (current, fallback) = (control.current().cloned(), control.fallback().cloned());
     assert!(fallback.is_none() || current != fallback);
-    // Every list that can be decoded can also be changed.
+    // Check that every list that can be decoded can also be changed.
     let goes_on = |change: &dyn Fn(&mut VersionList)| {
         let mut changed = control.clone();
         change(&mut changed);

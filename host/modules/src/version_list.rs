@@ -1,8 +1,8 @@
 //! The list of an election's versions: the control object `ELECTION/control`.
 //!
-//! Versions are listed in the order in which they were pushed. The **current** version is the newest that is not
-//! rejected. Each push, rollback or rejection is therefore a single conditional write, and no concurrent change is
-//! lost.
+//! Versions are listed in the order in which they were pushed. The **current** version is the newest version that is
+//! not rejected. Each push, rollback or rejection therefore takes only one conditional write, so no concurrent change
+//! is lost.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,19 +13,21 @@ use serde::{Deserialize, Serialize};
 use super::{Judgement, Verdict};
 use baton_store::{Digest, DigestPrefix};
 
-/// Format that this version of Baton reads and writes. Raise it with each new field, because an older host would drop
-/// the field.
+/// Format that this version of Baton reads and writes. Raise it with each new field, because an older host would drop a
+/// field that it does not know.
 const FORMAT: u64 = 1;
-/// Size above which pushes are refused, in bytes: every node reads the whole object after each change.
+/// Size of the object above which pushes are refused, in bytes. There is a limit because every node reads the whole
+/// object after each change.
 const LARGEST: usize = 512 << 10;
-/// Upper bound on the size of an object that is parsed, in bytes. It leaves room for verdicts beyond [`LARGEST`].
-/// Parsing uses many times this amount of memory.
+/// Maximum size of an object that is parsed, in bytes. Larger than [`LARGEST`], to leave room for verdicts. There is a
+/// limit because parsing uses many times this amount of memory.
 const LARGEST_READ: usize = 8 * LARGEST;
 /// Highest valid serial. Even a million pushes per second would not reach it.
 const HIGHEST_SERIAL: u64 = 1 << 62;
-/// Maximum number of rejections that are kept for modules that were not pushed.
+/// Maximum number of kept rejections of modules that were not pushed.
 const UNPUSHED: usize = 20;
-/// Maximum length of a stored reason, in characters. The limit ensures that judgements always fit beyond [`LARGEST`].
+/// Maximum length of a stored reason, in characters. This limit ensures that judgements always fit into the room beyond
+/// [`LARGEST`].
 const REASON: usize = 500;
 
 /// The versions of an election's coordinator.
@@ -33,7 +35,7 @@ const REASON: usize = 500;
 pub struct VersionList {
     /// Serial of the newest entry. Each push and each rollback uses the next serial.
     pub serial: u64,
-    /// The pushed versions, in order. Each digest occurs once, at its last position.
+    /// The pushed versions, in order. Each digest occurs only once, at the position of its last push.
     pub pushed: Vec<ListedVersion>,
     /// Rejected modules that came from files or registries and were not pushed, oldest first.
     pub unpushed: Vec<ListedVersion>,
@@ -49,9 +51,9 @@ pub struct ListedVersion {
     pub size: u64,
     /// Serial of the publication.
     pub serial: u64,
-    /// The author, if known: `USER@HOST` for a push, the node's id for a judgement.
+    /// The author of the entry, if known: `USER@HOST` for a push, the node's id for a judgement.
     pub by: String,
-    /// Time, in RFC 3339.
+    /// The time, in RFC 3339 format.
     pub at: String,
     /// Text of the minisign signature, if any.
     pub signature: Option<String>,
@@ -59,7 +61,7 @@ pub struct ListedVersion {
     pub verdict: Option<RecordedVerdict>,
 }
 
-/// A [`Verdict`] in its stored form. A rejection also holds the node and the time.
+/// The stored form of a [`Verdict`]. A rejection also contains the node and the time.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum RecordedVerdict {
@@ -71,7 +73,7 @@ pub enum RecordedVerdict {
         reason: String,
         /// The node that rejected the version.
         node: String,
-        /// Time, in RFC 3339.
+        /// The time, in RFC 3339 format.
         at: String,
     },
 }
@@ -116,9 +118,9 @@ pub enum VersionListError {
     #[error("the election's control object is damaged: {0}; `baton push` refuses to touch it, so repair or delete it")]
     Damaged(String),
     /// The object has the format of a later version of Baton.
-    #[error("the election's control object has format {0}, and this version of Baton reads 1: update this host")]
+    #[error("the election's control object has format {0}, but this version of Baton reads 1: update this host")]
     Format(u64),
-    /// The list is too large for another version.
+    /// The list is so large that no version can be added.
     #[error("too many versions are kept ({0}): remove old ones with `baton prune`, then try again")]
     Full(usize),
 }
@@ -129,7 +131,7 @@ pub enum RollbackError {
     /// Nothing was ever pushed.
     #[error("no module was pushed for this election to this store: correct the name, or run `baton push`")]
     Empty,
-    /// No other version exists, or all others are rejected.
+    /// There is no other version, or all other versions are rejected.
     #[error(
         "there is no other version, or all others are rejected: push a version, or name the digest of a rejected \
          version to retry it"
@@ -141,15 +143,15 @@ pub enum RollbackError {
     /// The digests of several versions begin with this prefix.
     #[error("several versions begin with {0}: give more digits of the digest")]
     Ambiguous(DigestPrefix),
-    /// The resulting list would be unreadable for hosts.
+    /// Hosts would not be able to read the resulting list.
     #[error(transparent)]
     Damaged(#[from] VersionListError),
 }
 
 impl VersionList {
     /// Returns the initial list of an election for which nothing is stored. `now` is the time since the Unix epoch. If
-    /// an earlier list was deleted, running hosts may still remember its serials, and which of these they rejected. The
-    /// serials of the new list therefore start at the time in microseconds, which no earlier serial has reached.
+    /// an earlier list was deleted, running hosts may still remember its serials and their rejections. The serials of
+    /// the new list therefore start at the current time in microseconds, which no earlier serial has reached.
     #[must_use]
     pub fn begun(now: Duration) -> Self {
         let serial = u64::try_from(now.as_micros()).unwrap_or(u64::MAX).min(HIGHEST_SERIAL / 2);
@@ -182,7 +184,7 @@ impl VersionList {
         json.to_string().into()
     }
 
-    /// Returns the version that every node should run: the newest that is not rejected.
+    /// Returns the version that every node should run: the newest version that is not rejected.
     #[must_use]
     pub fn current(&self) -> Option<&ListedVersion> {
         self.candidates().next()
@@ -195,12 +197,13 @@ impl VersionList {
         self.candidates().nth(1).filter(|_| on_probation)
     }
 
-    /// Makes a module the current version. Removes the module's rejection, if any, and all rejections of unpushed
-    /// modules. Keeps a verdict of `Good`. If `new` has no signature, the module keeps its previous one.
+    /// Makes a module the current version. Removes the module's rejection, if any, and the rejections of all modules
+    /// that were not pushed. Keeps the verdict `Good`. If `new` has no signature, the module keeps its previous
+    /// signature.
     ///
     /// # Errors
-    /// [`VersionListError::Full`], or [`VersionListError::Damaged`] if the serials are exhausted. The list is then
-    /// unchanged.
+    /// [`VersionListError::Full`], or [`VersionListError::Damaged`] if the serials are exhausted. The list is unchanged
+    /// after an error.
     pub fn push(&mut self, new: Publication) -> Result<Pushed, VersionListError> {
         let Publication { digest, size, by, at, signature } = new;
         if let Some(current) = self.current().filter(|current| current.digest == digest) {
@@ -228,7 +231,7 @@ impl VersionList {
     /// Makes an earlier version current: the version `to`, or by default the newest other version that is not rejected.
     ///
     /// # Errors
-    /// [`RollbackError`]. The list is then unchanged.
+    /// [`RollbackError`]. The list is unchanged after an error.
     pub fn rollback(&mut self, to: Option<&DigestPrefix>) -> Result<RolledBack, RollbackError> {
         let current = self.current().map(|current| current.digest);
         let digest = match to {
@@ -249,8 +252,8 @@ impl VersionList {
         Ok(RolledBack::To(digest))
     }
 
-    /// Records the verdict on a pushed version, but not on a later publication of the same digest. A rejection is
-    /// final. If all other versions are rejected, the remaining version cannot be rejected. Returns true if the list
+    /// Records the verdict on a pushed version. The verdict does not apply to a later publication of the same digest. A
+    /// rejection is final. The last version that is not rejected cannot be rejected. Returns true if the list has
     /// changed.
     pub fn judge(&mut self, judgement: &Judgement, node: &str, at: &str) -> bool {
         let version = &judgement.version;
@@ -269,8 +272,8 @@ impl VersionList {
         news
     }
 
-    /// Records the rejection of an unpushed module of `size` bytes. Keeps the 20 newest rejections. Returns true if the
-    /// list changed.
+    /// Records the rejection of a module that was not pushed. `size` is its size in bytes. Keeps the 20 newest of these
+    /// rejections. Returns true if the list has changed.
     pub fn judge_unpushed(&mut self, judgement: &Judgement, size: u64, node: &str, at: &str) -> bool {
         let Ok(digest) = judgement.version.digest.parse::<Digest>() else { return false };
         let is_known = self.unpushed.iter().any(|entry| entry.digest == digest);
@@ -299,7 +302,8 @@ impl VersionList {
         self.pushed.extract_if(.., removable).collect()
     }
 
-    /// Returns true if the list includes the change that made this version the newest, even if later changes follow.
+    /// Returns true if the list includes the change that made this version the newest, even if later changes came after
+    /// it.
     pub(super) fn includes(&self, newest: &ListedVersion) -> bool {
         self.pushed.iter().any(|entry| entry.serial == newest.serial && entry.digest == newest.digest)
     }
@@ -374,7 +378,7 @@ impl RecordedVerdict {
     }
 }
 
-/// The part that all formats have in common.
+/// The fields that all formats have in common.
 #[derive(Deserialize)]
 struct Head {
     format: u64,

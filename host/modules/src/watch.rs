@@ -1,7 +1,7 @@
 //! Detects file changes, through hints from the kernel and stamps that can be compared.
 //!
-//! Inotify is used through `rustix` and tokio, and not through the crate `notify`, which starts a thread that would
-//! have to be joined. That crate also reports which file changed and how. A hint is enough here, since a source
+//! This module uses inotify through `rustix` and tokio, and not through the crate `notify`. That crate starts a thread
+//! that would have to be joined. It also reports which file changed and how, but a hint is enough here, since a source
 //! compares the files itself.
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ use tokio::io::unix::AsyncFd;
 const EVENTS: usize = 4096;
 
 /// Gives a hint when something changes in a folder: a file appears, disappears, is renamed or is closed by a writer, or
-/// the folder itself disappears. Changes made by other machines on a network file system give no hint.
+/// the folder itself disappears. On a network file system, changes by other machines give no hint.
 #[derive(Debug)]
 pub struct Watch {
     inotify: AsyncFd<OwnedFd>,
@@ -28,10 +28,10 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Creates a watch that watches no folders yet. Must be called inside a tokio runtime.
+    /// Creates a watch that does not watch any folders yet. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// The system's error, if inotify is unavailable or one of its limits is reached.
+    /// Returns the system's error if inotify is unavailable or one of its limits is reached.
     pub fn new() -> io::Result<Self> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         // SAFETY: an `OwnedFd` stays open and keeps its descriptor until it is dropped. The `AsyncFd` owns this
@@ -40,8 +40,8 @@ impl Watch {
         Ok(Self { inotify: inotify.map_err(io::Error::from)?, watched: Mutex::default() })
     }
 
-    /// Watches exactly these folders, as they are at their paths now. Call this again when a folder may have been
-    /// replaced. Returns true if all of them can be watched. May block for as long as the file system does.
+    /// Watches exactly the folders that are at these paths now. Call this again when a folder may have been replaced.
+    /// Returns true if all of the folders can be watched. May block for as long as the file system does.
     pub fn set(&self, folders: &BTreeSet<PathBuf>) -> bool {
         let flags = WatchFlags::ONLYDIR
             | WatchFlags::CREATE
@@ -61,14 +61,14 @@ impl Watch {
         }
         let mut known = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         for gone in known.difference(&watched) {
-            // This fails if the folder no longer exists, since the kernel has then removed the watch already.
+            // This fails if the folder no longer exists, because the kernel has already removed the watch.
             let _ = inotify::remove_watch(&self.inotify, *gone);
         }
         *known = watched;
         all
     }
 
-    /// Waits for a hint. Several earlier hints count as one. Dropping the future loses no hint.
+    /// Waits for a hint. Several earlier hints count as one. If the future is dropped, no hint is lost.
     pub async fn hint(&self) {
         loop {
             let Ok(mut ready) = self.inotify.readable().await else {
@@ -77,7 +77,7 @@ impl Watch {
             };
             match ready.try_io(|inotify| drain(inotify.get_ref())) {
                 Ok(Ok(())) => return,
-                // After an error, give no more hints: the source also checks without them.
+                // After an error, give no more hints: the source also checks the files without hints.
                 Ok(Err(_)) => return std::future::pending().await,
                 Err(_nothing) => {}
             }
@@ -102,8 +102,8 @@ fn drain(inotify: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// A file's attributes, taken without reading the file. If the content changes, so does the stamp: unlike the
-/// modification time, the change time (ctime) cannot be set by users.
+/// A file's attributes, taken without reading the file. If the content changes, the stamp changes too, because it
+/// includes the change time (ctime). Unlike the modification time, users cannot set the change time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
     device: u64,
@@ -114,7 +114,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Returns the stamp of the file to which a path leads, if the file exists and is accessible. May block.
+    /// Returns the stamp of the file to which a path leads, if the file exists and can be accessed. May block.
     pub fn of(path: &Path) -> Option<Self> {
         Some(Self::from(&fs::metadata(path).ok()?))
     }
@@ -132,7 +132,7 @@ impl From<&Metadata> for Stamp {
     }
 }
 
-/// Runs blocking work on a thread where it does not block the runtime's workers.
+/// Runs blocking work on a separate thread, so that it does not block the runtime's workers.
 pub async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,

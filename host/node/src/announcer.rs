@@ -1,5 +1,6 @@
-//! Announces a node's modules and state to operators, and the highest term that the node has seen to other nodes.
-//! Leadership does not depend on announcements, so a failed announcement is retried, but not logged.
+//! A node's announcements. They report the node's modules and state to operators, and tell other nodes the highest term
+//! that the node has seen. Leadership does not depend on announcements, so a failed announcement is retried, but not
+//! logged.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,11 +20,11 @@ use crate::steering::NodeIncarnation;
 use crate::telemetry::{Event, Log};
 use crate::view::NodeView;
 
-/// Delay between a change and its announcement. When a term begins, the announcement must not slow down the start of
-/// the instance.
+/// Delay between a change and its announcement. Without this delay, the announcement of a new term could slow down the
+/// start of its instance.
 const NEWS_AFTER: Duration = Duration::from_millis(10);
-/// Delay if only the link changed. A possible cause is that the leader has released the lease, and the store should
-/// serve the next leader first.
+/// Delay if only the link has changed. The link may have ended because the leader released the lease. In that case, the
+/// store should serve the next leader first.
 const LINK_AFTER: Duration = Duration::from_millis(250);
 /// Interval between announcements if nothing changes. Because live nodes repeat their announcements, an old
 /// announcement shows that its node has crashed.
@@ -32,7 +33,7 @@ const EVERY: Duration = Duration::from_secs(60);
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// Timeout for one announcement.
 const TRY: Duration = Duration::from_secs(10);
-/// Timeout at shutdown for the withdrawal, including any announcement in progress, which must end first.
+/// Timeout at shutdown for withdrawing the announcement. Includes the wait for an announcement that is in progress.
 const WITHDRAWS_WITHIN: Duration = Duration::from_secs(1);
 /// Interval at which a leader withdraws the announcements of dead nodes, and the timeout for each such cleanup.
 const TIDIES_EVERY: Duration = Duration::from_secs(600);
@@ -66,7 +67,7 @@ pub(crate) struct Announcer {
     pub log: Log,
 }
 
-/// The announcements so far.
+/// The state of this node's announcements so far.
 struct Announced {
     /// The last announcement, as [`Announcer::announcement`] returned it.
     said: Option<Announcement>,
@@ -82,8 +83,7 @@ struct Announced {
 
 struct AnnouncementResult {
     named: Term,
-    /// Incarnation of another host with the same id. Set if this host found that host's announcement in the place of
-    /// its own.
+    /// Incarnation of another host with the same id, if this host found that host's announcement instead of its own.
     duplicate: Option<String>,
 }
 
@@ -97,10 +97,10 @@ impl Announcer {
         let mut tidying = JoinSet::new();
         loop {
             tokio::select! {
-                // Announce nothing more once the supervisor has ended.
+                // Make no more announcements after the supervisor has ended.
                 biased;
                 _ = over.changed() => break,
-                // A failed cleanup is repeated.
+                // A failed cleanup is repeated later.
                 Some(_) = tidying.join_next() => {}
                 announcement = self.due(&announced) => {
                     if announcement.runs.is_some() && Instant::now() >= tidies_at && tidying.is_empty() {
@@ -114,7 +114,7 @@ impl Announcer {
                         said = &mut saying => said,
                         _ = over.changed() => {
                             let ends_by = Instant::now() + WITHDRAWS_WITHIN;
-                            // An announcement in progress could overwrite the withdrawal.
+                            // Wait for an announcement in progress: otherwise, it could overwrite the withdrawal.
                             let Ok(said) = timeout_at(ends_by, saying).await else { return };
                             announced.hear(said);
                             let _ = timeout_at(ends_by, self.withdraw(announced)).await;
@@ -130,7 +130,7 @@ impl Announcer {
         let _ = timeout(WITHDRAWS_WITHIN, self.withdraw(announced)).await;
     }
 
-    /// Waits until a change must be announced, or until the last announcement is too old. Returns the next
+    /// Waits until there is a change to announce, or until the last announcement is too old. Returns the next
     /// announcement.
     async fn due(&mut self, announced: &Announced) -> Announcement {
         // Time at which a pending change is announced.
@@ -159,7 +159,8 @@ impl Announcer {
         }
     }
 
-    /// Returns the announcement of the current state, without what [`Announcer::say`] adds: the time and a duplicate.
+    /// Returns the announcement of the current state. [`Announcer::say`] adds the time and the incarnation of a
+    /// duplicate.
     fn announcement(&self, view: &NodeView, holds: Vec<Digest>) -> Announcement {
         let NodeIncarnation { node, incarnation } = &self.itself;
         let runs = view.instance.map(|instance| instance.module);
@@ -265,7 +266,8 @@ impl Announced {
     }
 }
 
-/// Returns the delay until `next` must be announced after `said`, or `None` if nothing changed.
+/// Returns how long to wait before announcing `next`, or `None` if it does not differ from `said`, the last
+/// announcement.
 fn outdated_after(said: &Announcement, next: &Announcement) -> Option<Duration> {
     let differs_only_in_link = || Announcement { link: next.link.clone(), ..said.clone() } == *next;
     (said != next).then(|| if differs_only_in_link() { LINK_AFTER } else { NEWS_AFTER })
@@ -339,7 +341,7 @@ mod tests {
             Self { store, election, views, holds, contending, running, _writer: writer }
         }
 
-        /// Waits until the node's announcement satisfies `test`.
+        /// Waits until `test` returns true for the node's announcement.
         async fn announced(&self, test: impl Fn(&Announcement) -> bool) {
             let waited = timeout(GUARD, async {
                 loop {
@@ -391,10 +393,10 @@ mod tests {
     #[tokio::test]
     async fn announcement_stays_when_nothing_else_names_its_term() {
         let bench = Bench::start(store());
-        // The store has no lease record, as if an operator had deleted the record, perhaps to restore an older copy.
+        // The store contains no record of the lease, as if an operator had deleted it.
         bench.becomes(7, None);
         bench.announced(|said| said.term == 7).await;
-        // The node shuts down before it has announced this term.
+        // The node is shut down before it has announced term 8. It must announce this term before it exits.
         bench.becomes(8, None);
         let election = bench.election.clone();
         let said = bench.end().await.announced(&election, "a").await.unwrap();
@@ -406,10 +408,12 @@ mod tests {
         let (store, election) = (store(), ElectionName::new("job").unwrap());
         let before = Announcement { term: 7, ..Announcement::now("a", "0", "", vec![], None) };
         store.announce(&election, "a", before.encode()).await.unwrap();
-        // The node must not overwrite its previous announcement before it has read it. The first read fails.
+        // The node's first read of its previous announcement fails. It must not overwrite the announcement before it
+        // has read it.
         store.fail_next(Fault::LoseRequest);
         let bench = Bench::start(store);
-        // The new incarnation has not seen a term of this election, but announces the term of the previous incarnation.
+        // The new incarnation has not seen a term of this election, so it announces the term of the previous
+        // incarnation.
         bench.announced(|said| said.incarnation == "1").await;
         bench.announced(|said| said.term == 7).await;
         for (seen, named) in [(3, 7), (8, 8), (2, 8)] {

@@ -17,8 +17,8 @@ use baton_store::{HistoryError, KEPT_TERMS, ObjectStore, PastTerm, report_terms}
 /// The timing of a historian.
 #[derive(Clone, Copy, Debug)]
 pub struct HistorianPace {
-    /// Shortest delay between a change of a term and the write. The longest is twice this value. During the delay, a
-    /// short term can end, and the instance of a new term can start undisturbed.
+    /// Shortest delay between a change and the write that records it. The longest delay is twice this value. The delay
+    /// lets a short term end before it is written, and lets a new term's instance start undisturbed.
     pub after: Duration,
     /// Minimum interval between writes.
     pub apart: Duration,
@@ -119,7 +119,8 @@ impl Historian {
         }
     }
 
-    /// Writes all unwritten terms. If the write replaced an unreadable history, returns the error of that history.
+    /// Writes all unwritten terms. If the stored history was unreadable and the write replaced it, returns the error
+    /// that made it unreadable.
     async fn write(&self, unwritten: &mut Unwritten) -> Result<Option<HistoryError>, HistoryError> {
         let past_terms: Vec<PastTerm> = unwritten.0.values().flatten().flatten().cloned().collect();
         let problem = report_terms(&*self.store, &self.election, &past_terms).await?;

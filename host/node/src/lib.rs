@@ -4,8 +4,8 @@
 //! - [`supervisor`] carries out an elector's decisions, and owns the instance.
 //! - [`view`] is what a node knows about one election, as the supervisor publishes it.
 //! - [`telemetry`] is the log. Lines pass through a bounded queue to one writer thread, which checks the deadline of
-//!   each guest's line again.
-//! - [`steering`] contains both sides of the operators' control over nodes: the nodes' side and the commands' side.
+//!   each guest's line again before it writes the line.
+//! - [`steering`] lets operators control nodes. It contains the nodes' side and the commands' side.
 //! - [`links`] carries hints between the nodes of one store, on a thread of its own.
 //! - [`announcer`] tells operators and other nodes about this node.
 //! - [`historian`] records the outcome of this node's terms in the store.

@@ -11,15 +11,15 @@ pub struct NodeAnnouncement {
     pub node: String,
     /// The host's incarnation.
     pub incarnation: String,
-    /// Time of the announcement (RFC 3339, the node's clock); null before the first. A node announces itself at each
-    /// change and once a minute.
+    /// Time of the announcement (RFC 3339, the node's clock); null before the first announcement. A node announces
+    /// itself after each change, and at least once a minute.
     pub at: Option<String>,
     /// The node's `--priority`; null if its host does not announce one.
     pub priority: Option<u8>,
     /// The node's `--label`s.
     #[schema(value_type = BTreeMap<String, String>)]
     pub labels: Labels,
-    /// Version of the host; null if the host is too old to announce it, and does not support steering.
+    /// Version of the host; null if the host is too old to announce its version. Such a host does not support steering.
     pub version: Option<String>,
     /// Digest of the module that the node's instance runs; null if none runs.
     #[schema(value_type = Option<String>)]

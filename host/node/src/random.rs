@@ -2,7 +2,7 @@
 //!
 //! On two machines that were restored from one snapshot, the kernel's generator may have the same state. The seed
 //! therefore also contains values that differ between hosts: the node, the machine, the process, and the clocks in
-//! nanoseconds. If a host is cloned while it runs, both copies have the same state until they draw the next number,
+//! nanoseconds. If a host is cloned while it runs, both copies have the same state, but only until their next draw,
 //! because each draw mixes in the clocks.
 
 use baton_base::clock::nanoseconds_on;
@@ -12,11 +12,11 @@ use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 use rustix::time::ClockId;
 use sha2::{Digest as _, Sha256};
 
-/// A generator's state. It determines all later numbers.
+/// A generator's state.
 type State = [u8; 32];
 
-/// Returns a random number generator for one elector of a node. It asks the system only for a seed, which ChaCha
-/// expands, so later draws cannot fail.
+/// Returns a random number generator for one elector of a node. The generator requests only a seed from the system, and
+/// expands it with ChaCha, so later draws cannot fail.
 pub fn random(node: &str) -> Result<Random, getrandom::Error> {
     let next = |state: &mut State| {
         *state = mix(state, &clocks());
@@ -68,8 +68,8 @@ mod tests {
 
     #[test]
     fn numbers_match_the_chacha_test_vector() {
-        // The key stream of a zero key (RFC 8439, A.1, test vector 1): its first 32 bytes are the next state, and the
-        // next 8 are the number.
+        // The first 40 bytes of the key stream for a key of zeros (RFC 8439, A.1, test vector 1). The first 32 bytes
+        // are the next state, and the other 8 are the random number.
         let mut zero = State::default();
         assert_eq!(number(&mut zero), 0x8d48_5751_7c59_41da);
         assert_eq!(zero[..4], [0x76, 0xb8, 0xe0, 0xad]);

@@ -1,14 +1,14 @@
 //! A node's view of one election.
 //!
-//! The supervisor publishes one [`NodeView`] after each input that it has handled. Everything that observes the node
-//! reads the last one: the metrics, the status, the announcement and the links.
+//! After each input, the supervisor publishes a [`NodeView`]. The metrics, the status, the announcement and the links
+//! all read the latest one.
 
 use std::time::Duration;
 
 use baton_election::{LeaseState, Outcome, Record, Reply, Report, Snapshot, StoreError, Term, Time};
 use baton_store::{AnnouncedLink, Digest};
 
-/// A node's view of one election, after one input of its supervisor.
+/// A node's view of one election, after its supervisor has handled an input.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NodeView {
     /// The highest term seen so far; 0 before the first one.
@@ -23,7 +23,7 @@ pub struct NodeView {
     pub instance: Option<InstanceView>,
     /// The module that this node would run.
     pub module: Option<Digest>,
-    /// The operator's command that prevents this node from leading, if any.
+    /// The operator's command that prevents this node from leading, if there is one.
     pub command: Option<String>,
     /// The reason, as a single word, why this node would not acquire the lease now, if there is one.
     pub ineligible: Option<&'static str>,
@@ -42,10 +42,10 @@ pub struct NodeView {
     pub has_store: bool,
     /// True if the last reading, or this node's own loss of the lease, showed that there was no leader.
     pub is_vacant: bool,
-    /// The other node that leads. Cleared once a reading shows no leader. If the same node leads again later, that
-    /// counts as another change of leader.
+    /// The other node that leads. Cleared once a reading shows no leader, so that a later term of the same node counts
+    /// as another change of leader.
     pub followed: Option<String>,
-    /// True once this node knows who leads, or that nobody does.
+    /// True once this node knows which node leads, or that no node leads.
     pub has_looked: bool,
     /// True if this node's last leadership was lost, and false if the lease was released.
     pub was_lost: bool,
@@ -70,7 +70,7 @@ impl NodeView {
         self.leads.filter(|_| left > Duration::ZERO).map(|term| (term, left))
     }
 
-    /// Updates the view from an answer of the store.
+    /// Updates the view from a response from the store.
     pub(crate) fn note_answer(&mut self, answer: &Result<Reply, StoreError>) {
         self.has_store |= answer.is_ok();
         let Some(snapshot) = snapshot(answer) else { return };
@@ -85,7 +85,7 @@ impl NodeView {
         }
     }
 
-    /// Updates the view from a report of the elector.
+    /// Updates the view from a report by the elector.
     pub(crate) fn note_report(&mut self, report: &Report) {
         match report {
             Report::Elected { record } => {
@@ -109,7 +109,7 @@ impl NodeView {
     }
 }
 
-/// Returns the snapshot in an answer of the store, if there is one.
+/// Returns the snapshot in a response from the store, if there is one.
 pub(crate) fn snapshot(answer: &Result<Reply, StoreError>) -> Option<&Snapshot> {
     match answer {
         Ok(Reply::Read(snapshot) | Reply::Surveyed { read: snapshot, .. }) => Some(snapshot),

@@ -1,4 +1,4 @@
-//! Reads files that a user has named. Such a file may turn out to be a pipe or a device, or to be huge.
+//! Reads files whose paths come from the user. Such a path may lead to a pipe, a device or a huge file.
 
 use std::fs::{File, metadata};
 use std::io::{self, Read as _};
@@ -21,8 +21,8 @@ pub enum FileError {
 /// Reads a regular file of at most `longest` bytes.
 ///
 /// # Errors
-/// [`FileError`] for any other file. This does not block: it never waits for a pipe's writer, and never reads a device
-/// to its end.
+/// [`FileError`] if the path leads to anything else, or if reading fails. The function never waits for a pipe's writer,
+/// and never reads a device to its end.
 pub fn read_file(path: &Path, longest: u64) -> Result<Vec<u8>, FileError> {
     // Check this first: opening a pipe would block until it has a writer.
     let found = metadata(path)?;
@@ -33,7 +33,7 @@ pub fn read_file(path: &Path, longest: u64) -> Result<Vec<u8>, FileError> {
         return Err(FileError::TooLong(found.len()));
     }
     let mut bytes = Vec::new();
-    // Limit the read, since the file may be growing.
+    // Limit the read: the file may grow while it is being read.
     File::open(path)?.take(longest.saturating_add(1)).read_to_end(&mut bytes)?;
     match bytes.len() as u64 {
         size if size > longest => Err(FileError::TooLong(size)),
@@ -58,7 +58,7 @@ mod tests {
         assert!(matches!(read_file(&path, 2), Err(FileError::TooLong(3))));
         assert!(matches!(read_file(folder.path(), 3), Err(FileError::NotRegular)));
         assert!(matches!(read_file(Path::new("/dev/zero"), 3), Err(FileError::NotRegular)));
-        // This file reports a size of 0, but has content.
+        // The kernel reports a size of 0 for this file, but the file has content.
         assert!(matches!(read_file(Path::new("/proc/self/status"), 3), Err(FileError::TooLong(4))));
         let pipe = folder.path().join("pipe");
         mkfifoat(CWD, &pipe, Mode::RUSR).unwrap();

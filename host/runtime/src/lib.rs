@@ -1,44 +1,45 @@
 //! The runtime: compiles coordinators and runs their instances, each in a process of its own.
 //!
-//! The runtime knows nothing of leases. The host starts an [`Instance`] with a term and a gate, can ask it to stop, and
-//! can kill it at any moment. An instance is gone once its process has been reaped and the host has finished all work
-//! that it was doing for the instance.
+//! The runtime does not deal with leases. The host starts an [`Instance`] with a term and a gate, can ask it to stop,
+//! and can kill it at any moment. An instance is gone once its process has been reaped and the host has finished all
+//! work that it was doing for the instance.
 //!
 //! # Processes
 //!
-//! - **A template** is a process of this same program. Each version that is kept ready has one. The template maps and
-//!   links the version's code, but runs none of it, and forks runners. Coordinators that run the same version share a
-//!   template.
-//! - **A runner** is the process of one instance. The template forks it before there is a term, as a child of the host.
-//!   So a runner shares the template's read-only memory, need not link, and outlives the template. It confines itself
-//!   to the rights that its coordinator was granted, and starts its threads. It then drops the rights that only these
-//!   steps needed, and rehearses the start of an instance ([`Runners`]). Finally, it waits for the one message that
-//!   begins an instance.
+//! - **A template** is a process that runs this same program. Each version that is kept ready has a template. The
+//!   template maps and links the version's code, but runs none of it, and forks runners. Coordinators that run the same
+//!   version share a template.
+//! - **A runner** is the process of one instance. The template forks it as a child of the host, before there is a term.
+//!   So a runner shares the template's read-only memory, does not have to link, and outlives the template. It confines
+//!   itself to the rights that its coordinator was granted, and starts its threads. It then drops the rights that only
+//!   these steps needed, and rehearses the start of an instance ([`Runners`]). Finally, it waits for the single message
+//!   that begins an instance.
 //!
 //! Host and runner are connected by pipes, which cannot carry descriptors. So no descriptor can leave a runner.
 //!
 //! The threads of a runner:
 //!
-//! - The first thread runs the guest, and the async runtime while the guest waits.
+//! - The first thread runs the guest. While the guest waits, this thread also runs the async runtime.
 //! - `beside` runs the async runtime while the guest computes.
-//! - `guest`: one thread for calls that block, or four if folders are granted.
+//! - `guest` runs calls that block. It is one thread, or four threads if folders are granted.
 //! - `host` reads the host's messages. When the pipe is closed, it ends the process.
 //! - `deadline` ends the process at its deadline, even while the host is stopped.
 //!
 //! # Modules
 //!
-//! - `host`, the host's side: `launch` starts instances, `instance` is the handle of one, `task` supervises it, and
-//!   `requests` does what its runner asks for. `templates` and `runners` keep processes ready under a coordinator's
+//! - `host`, the host's side: `launch` starts instances, `instance` is the handle to an instance, `task` supervises it,
+//!   and `requests` handles its runner's messages. `templates` and `runners` keep processes ready under a coordinator's
 //!   `policy`; `process` starts and reaps them; `control_groups` groups them. `instances` lists the running instances.
 //! - `wire`, shared by both sides: `protocol` defines the messages, `shared` the shared memory, `page` the deadline in
 //!   that memory and the runner's gate, `limits` the limits and usage of an instance, and `output` its lines.
-//! - `runner`, the runner's side: `instance` is its whole life. `guest` implements the contract, `state` the
-//!   coordinator's state, `denied` the interfaces that are linked without being granted. `files`, `folder` and
-//!   `listing` implement granted folders, `http` requests to other servers. `holdings` enforces the limits.
+//! - `runner`, the runner's side: `instance` runs an instance from start to end. `guest` implements the contract,
+//!   `state` the coordinator's state, and `denied` the interfaces that are linked without being granted. `files`,
+//!   `folder` and `listing` implement granted folders, and `http` implements requests to other servers. `holdings`
+//!   enforces the limits.
 //! - `module` reads, compiles and links components with an `engine`. `judge` checks whether this host can run them,
 //!   `componentize` wraps core modules, and `component_size` measures components. `backtrace` and `names` make traps
 //!   readable.
-//! - [`confine`] drops every right that one of these processes does not need before it works on untrusted input.
+//! - [`confine`] drops every right that a process does not need, before the process handles untrusted input.
 //! - Helpers: `secret`, [`memory`], `bounded`.
 
 mod bounded;

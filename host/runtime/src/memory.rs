@@ -1,8 +1,8 @@
 //! The heap of this process.
 
 /// Makes the allocator return freed memory to the system, for the whole process. By default, glibc uses several heaps,
-/// and one small allocation can keep a whole heap in memory. If guests then allocate and free much memory on changing
-/// threads, the process grows from term to term.
+/// and one small allocation can keep a whole heap in memory. If many threads allocate and free a lot of memory, the
+/// process would therefore grow from term to term.
 pub fn keep_one_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: `mallopt` takes only integers, so no pointer must stay valid, and it may be called at any time.

@@ -1,4 +1,4 @@
-//! Secrets by reference: only the coordinator sees their text.
+//! Secrets that the configuration refers to by file or variable. Only the coordinator sees the text of a secret.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -47,20 +47,20 @@ pub struct SecretSource {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Location {
-    /// Read on each use, since secrets may be replaced while the host runs.
+    /// A file. It is read on each use, since a secret may be replaced while the host runs.
     File(PathBuf),
-    /// The text found at startup: a process's environment does not change.
+    /// The text of an environment variable, read at startup: a process's environment does not change.
     Variable(Secret),
 }
 
 impl SecretSource {
-    /// A secret in a file.
+    /// A secret whose text is in a file.
     #[must_use]
     pub fn in_file(name: &str, path: PathBuf) -> Self {
         Self { name: name.to_owned(), location: Location::File(path) }
     }
 
-    /// A secret with the text of an environment variable.
+    /// A secret whose text is the value of an environment variable.
     ///
     /// # Errors
     /// Returns the reason if the text cannot be a secret.
@@ -75,7 +75,7 @@ impl SecretSource {
         &self.name
     }
 
-    /// Returns the file that [`SecretSource::read`] reads; reading it may block. Returns `None` if the text is in
+    /// Returns the file that [`SecretSource::read`] would read, which may block. Returns `None` if the text is in
     /// memory.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
@@ -88,7 +88,7 @@ impl SecretSource {
     /// Returns the secret's current text.
     ///
     /// # Errors
-    /// Returns the reason if the secret cannot be read. The message quotes nothing from the file.
+    /// Returns the reason if the secret cannot be read. The reason contains no text from the file.
     pub fn read(&self) -> Result<Secret, String> {
         match &self.location {
             Location::Variable(secret) => Ok(secret.clone()),

@@ -1,4 +1,4 @@
-//! Readers of untrusted modules, messages, traps and requests. See [`baton_base::untrusted`].
+//! Fuzzing targets that read untrusted modules, messages, traps and requests. See [`baton_base::untrusted`].
 
 use std::io::Cursor;
 
@@ -48,7 +48,7 @@ fn runner(bytes: &[u8]) {
     drop(protocol::read::<FromTemplate>(&mut Cursor::new(bytes), LONGEST));
 }
 
-/// Reads the report of a trap. The names in it come from the guest.
+/// Reads a trap's backtrace. The names in it come from the guest.
 fn trap(bytes: &[u8]) {
     let text = text(bytes);
     drop(backtrace::shortened(text));

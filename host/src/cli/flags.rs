@@ -8,19 +8,19 @@ use crate::config::{Key, Layer, Setting, Shape};
 
 /// The settings that a command takes as flags.
 pub(super) trait Selection {
-    /// True if the command takes this setting.
+    /// True if the command takes this setting as a flag.
     fn takes(key: Key) -> bool;
 
     /// True for `run` and `dev`. Their help has headings and marks the settings of a coordinator with `*`.
     const RUNS: bool = false;
 
-    /// The default to show in the help.
+    /// The default that the help shows.
     fn shown_default(key: Key) -> Option<&'static str> {
         key.setting().default_text()
     }
 }
 
-/// The unparsed values of a command's settings.
+/// The unparsed values of the settings that were given as flags.
 #[derive(Debug)]
 pub(super) struct Flags<S> {
     texts: Vec<(Key, Vec<String>)>,

@@ -28,8 +28,8 @@ fn table(rows: &[TermRow]) -> String {
     let mut lines = vec![head.map(String::from)];
     let dash = |text: Option<String>| text.unwrap_or("-".to_owned());
     for row in rows {
-        // If another node closed the term, `ended` is the time at which it took over, so this duration is only an upper
-        // bound.
+        // If another node closed the term, `ended` is the time at which that node took over. The duration is then only
+        // an upper bound.
         let bound = if row.closed_by.is_some() { "<" } else { "" };
         let led = row.ended.as_deref().and_then(|ended| Some(format!("{bound}{}", elapsed(&row.began, ended)?)));
         lines.push([
@@ -47,7 +47,7 @@ fn table(rows: &[TermRow]) -> String {
 }
 
 /// Formats the time from `from` to `to`, rounded down to seconds. Returns `None` if either string is not a time, or if
-/// `to` is earlier than `from`, which is possible because the clocks of two nodes may differ.
+/// `to` is earlier than `from`. That can happen, because the clocks of two nodes may differ.
 fn elapsed(from: &str, to: &str) -> Option<String> {
     let [from, to] = [from, to].map(|time| OffsetDateTime::parse(time, &Rfc3339).ok());
     let time: std::time::Duration = (to? - from?).try_into().ok()?;

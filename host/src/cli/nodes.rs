@@ -24,14 +24,14 @@ pub struct NodeStatusRow {
     pub role: &'static str,
     /// True if the node could start a module at once; `None` if the node has not announced itself.
     pub ready: Option<bool>,
-    /// True if this machine's kernel reports that the node's host has exited. Its announcement may still be in the
-    /// store.
+    /// True if this machine's kernel reports that the node's host has exited. The node's announcement may still be in
+    /// the store.
     pub exited: bool,
 }
 
 impl NodeStatusRow {
     /// Returns the rows, with the leader first. A leader without an announcement also gets a row. `exited` must return
-    /// true for an incarnation if this machine's kernel reports that its host has exited.
+    /// true for the incarnation of a host that has exited according to this machine's kernel.
     #[must_use]
     pub fn of(snapshot: &Snapshot, announcements: &[Announcement], exited: impl Fn(&str) -> bool) -> Vec<Self> {
         let leader = leader(snapshot);

@@ -9,8 +9,8 @@ use time::format_description::well_known::Rfc3339;
 
 use baton_base::escape::{escape, escape_json, escape_lines};
 
-/// Prints one or more lines of a command's result. Escapes all control characters except line endings. It is not an
-/// error if stdout is closed, as in `baton status | head -1`.
+/// Prints one or more lines of a command's result. Escapes all control characters except line endings. A closed stdout
+/// is not an error, as in `baton status | head -1`.
 ///
 /// # Errors
 /// The operating system's error, for example if the disk is full.
@@ -36,9 +36,9 @@ pub fn print_json(result: &impl Serialize) -> io::Result<()> {
     print_json_again(result).map(drop)
 }
 
-/// Prints one of several results as JSON. Returns false if stdout is closed.
+/// Prints a result as JSON, as one of several. Returns false if stdout is closed.
 pub(super) fn print_json_again(result: &impl Serialize) -> io::Result<bool> {
-    // Pretty-printed JSON has line breaks only between tokens, so they need no escaping.
+    // In pretty-printed JSON, line breaks occur only between tokens, so the line breaks need no escaping.
     let json = serde_json::to_string_pretty(result)?;
     let lines: Vec<String> = json.lines().map(|line| escape_json(line.to_owned())).collect();
     write_all((lines.join("\n") + "\n").as_bytes())
@@ -73,8 +73,8 @@ fn escaped(value: &[u8]) -> String {
     text
 }
 
-/// Like [`print()`], but for one part of a result without an end. Returns false if stdout is closed, so that the caller
-/// can stop.
+/// Like [`print()`], but for one part of a result that has no end. Returns false if stdout is closed, so that the
+/// caller can stop.
 ///
 /// # Errors
 /// As for [`print()`].

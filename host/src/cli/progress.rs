@@ -9,7 +9,7 @@ use tokio::time::{Instant, interval_at};
 
 use baton_base::escape::escape;
 
-/// No progress line is shown for work that takes less time than this.
+/// Time after which the progress line appears. Shorter work shows no progress.
 const AFTER: Duration = Duration::from_secs(1);
 const EVERY: Duration = Duration::from_millis(250);
 /// Number of columns to assume if the terminal does not report its width.
@@ -60,7 +60,7 @@ impl Progress {
     /// Replaces the text of the line.
     pub fn show(&self, what: &str) {
         if self.shows {
-            // A line wider than the terminal would wrap, and only its last row could then be erased.
+            // A line that is wider than the terminal would wrap, and only its last row could be erased.
             let width = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
             let width = if width == 0 { DEFAULT_WIDTH } else { width };
             let line: String = escape(what).chars().take(width - 1).collect();

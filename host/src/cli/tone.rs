@@ -1,4 +1,5 @@
-//! Colored tables. Like clap's help, they respect the terminal, `NO_COLOR`, `CLICOLOR` and `CLICOLOR_FORCE`.
+//! Colored tables. Like the colors of clap's help, their colors depend on the terminal, `NO_COLOR`, `CLICOLOR` and
+//! `CLICOLOR_FORCE`.
 
 use std::io;
 
@@ -30,8 +31,8 @@ impl Tone {
     }
 }
 
-/// Formats a table. The first row is the header. `tone` chooses the tone of every other cell from its column and text.
-/// Control characters are escaped, except for the colors, so print the table with [`print_styled`].
+/// Formats a table. The first row is the header. For every other cell, `tone` chooses the tone from the cell's column
+/// and text. Escapes all control characters except the colors, so print the table with [`print_styled`].
 #[must_use]
 pub fn table<const N: usize>(lines: &[[String; N]], tone: impl Fn(usize, &str) -> Tone) -> String {
     let mut text = String::new();
@@ -51,8 +52,8 @@ pub fn table<const N: usize>(lines: &[[String; N]], tone: impl Fn(usize, &str) -
     text
 }
 
-/// Prints text in which everything but the colors is escaped. Strips the colors if stdout does not support them.
-/// Returns false if stdout is closed.
+/// Prints text whose control characters have been escaped, except for the colors. Strips the colors if stdout does not
+/// support them. Returns false if stdout is closed.
 ///
 /// # Errors
 /// As for [`print()`](super::print()).
@@ -60,7 +61,7 @@ pub fn print_styled(text: &str) -> io::Result<bool> {
     print_drawing(&on_stdout(text))
 }
 
-/// Returns the text with or without its colors, depending on what stdout supports.
+/// Returns the text, without its colors if stdout does not support them.
 pub(super) fn on_stdout(text: &str) -> String {
     match anstream::AutoStream::choice(&io::stdout()) {
         anstream::ColorChoice::Never => anstream::adapter::strip_str(text).to_string(),

@@ -39,11 +39,11 @@ const RESPONSE_WITHIN: Duration = Duration::from_secs(10);
 /// Maximum silence on a stream before it counts as broken: three times the nodes' keep-alive interval.
 const SILENT: Duration = Duration::from_secs(30);
 
-/// Largest non-streaming response to accept, in bytes. A node keeps 1 MiB of each kind of entry; JSON escaping can make
-/// that several times larger.
+/// Largest response to accept in bytes, except for streams. A node keeps 1 MiB of each kind of entry, and JSON escaping
+/// can make the entries several times larger.
 const LONGEST: usize = 32 << 20;
 
-/// Maximum length of an error response's explanation, in bytes. The rest is not read.
+/// Maximum length of the explanation in an error response, in bytes. The rest is not read.
 const LONGEST_REASON: usize = 4 << 10;
 
 /// Largest file of CA certificates, in bytes.
@@ -57,7 +57,7 @@ pub(super) enum Endpoint {
 }
 
 impl Endpoint {
-    /// Returns the local socket of a host. Fails if this user runs no such host on this machine.
+    /// Returns the local socket of a host. Fails if this user is not running that host on this machine.
     pub(super) async fn here(incarnation: &str) -> std::io::Result<Self> {
         local_socket::connect(incarnation).await.map(|_| Self::Here(incarnation.to_owned()))
     }
@@ -85,7 +85,7 @@ const LOCALHOST: &str = "localhost";
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AskError {
-    /// Retrying is useless until somebody fixes the cause.
+    /// Retries are useless until the cause is fixed.
     #[error("{0}")]
     Refused(String),
     /// A retry may succeed.
@@ -116,7 +116,7 @@ pub(super) struct Answer {
 impl Client {
     pub(super) fn with(token_file: Option<&Path>, ca: Option<&Path>, store: &StoreUrl) -> anyhow::Result<Self> {
         let mut trusted = BTreeSet::from([0, geteuid().as_raw()]);
-        // Trust the owner of a SQLite store's folder, who can control the store's hosts anyway.
+        // Also trust the owner of a SQLite store's folder, who controls the store's hosts anyway.
         if let StoreUrl::Sqlite(folder) = store {
             trusted.extend(std::fs::metadata(folder).map(|folder| folder.uid()));
         }
@@ -249,7 +249,7 @@ impl Client {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("{place}: no CA certificates to verify nodes with: {why}")]
+#[error("{place}: cannot load CA certificates for verifying nodes: {why}")]
 struct UntrustedTls {
     place: String,
     why: String,
@@ -269,7 +269,7 @@ async fn send(
 }
 
 impl Answer {
-    /// Returns the next piece of a stream; `None` at its end.
+    /// Returns the next piece of a stream, or `None` at the end of the stream.
     pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, AskError> {
         match timeout(SILENT, self.pieces.next()).await {
             Ok(None) => Ok(None),
@@ -339,7 +339,8 @@ mod tests {
         let reason = format!("a process of user {own} listens there, but only users 12345 may receive it");
         assert!(matches!(&refused, AskError::Refused(why) if why.contains(&reason)), "{refused}");
         assert_eq!(*received.lock().unwrap(), "", "nothing was sent at all");
-        // Without a token, there is no secret to protect. With a token, a process of the same user may receive it.
+        // The first client sends no token, so there is no secret to protect. The second client sends its token, because
+        // the process that listens belongs to the same user.
         for (client, has_token) in
             [(Client { trusted: BTreeSet::new(), ..client(None) }, false), (client(Some(&file)), true)]
         {

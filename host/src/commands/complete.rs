@@ -10,7 +10,7 @@ use super::open_store;
 use crate::config::{self, Environment, Layer};
 use baton_store::{ModuleStore as _, Store};
 
-/// Timeout for the store. Short, because the user is waiting at the shell prompt.
+/// Timeout for the store. It is short, because the user is waiting at the shell prompt.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Returns the elections in the store that is set in the environment or in `baton.toml`. Returns an empty list if the
@@ -43,7 +43,7 @@ fn ask(question: impl AsyncFnOnce(&dyn Store) -> Vec<String>) -> Vec<String> {
         let Ok(store) = open_store(&place) else { return Vec::new() };
         timeout(ANSWERED_WITHIN, question(&*store)).await.unwrap_or_default()
     });
-    // A request that hangs must not block the shell.
+    // Do not wait for a request that hangs: it would block the shell.
     runtime.shutdown_background();
     answer
 }

@@ -20,7 +20,7 @@ const TRIES: u32 = 100;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
-    /// In the backlog: no process has accepted the connection yet.
+    /// The connection is in the backlog: no process has accepted it yet.
     Unaccepted,
     OwnedBy(u32),
 }
@@ -59,8 +59,8 @@ fn look(address: SocketAddr, other: SocketAddr) -> io::Result<Option<End>> {
     Ok(None)
 }
 
-/// Parses a line of the table. Its fields: number, local and remote address, state, queues, timer, retransmits, user,
-/// timeout, inode.
+/// Parses a line of the table. The fields are: number, local and remote address, state, queues, timer, retransmits,
+/// user, timeout, inode.
 fn entry(line: &str) -> Option<(SocketAddr, SocketAddr, End)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [_, from, to, _, _, _, _, user, _, inode, ..] = fields[..] else { return None };

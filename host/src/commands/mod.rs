@@ -43,7 +43,7 @@ pub(crate) use status::READER as STATUS;
 
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// Number of attempts at a request while its outcome is unknown, and the pause between attempts.
+/// Maximum number of attempts at a request whose outcome stays unknown, and the pause between attempts.
 const TRIES: u32 = 10;
 const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 
@@ -88,7 +88,8 @@ pub fn run(command: Command) -> ExitCode {
     })
 }
 
-/// A configuration error other than a syntax error. The process exits with the status for configuration errors.
+/// A configuration error that is found after the settings have been parsed. The process exits with the status for
+/// configuration errors.
 #[derive(Debug, thiserror::Error)]
 #[error("wrong configuration: {0:#}")]
 struct WrongConfiguration(anyhow::Error);
@@ -112,7 +113,7 @@ fn manuals(folder: &Path) -> anyhow::Result<ExitCode> {
 async fn check(module: &Path, compile_timeout: Duration, json: bool) -> anyhow::Result<ExitCode> {
     let inspection = match inspect(module, compile_timeout).await {
         Ok((inspection, _)) => inspection,
-        // Print the error to stdout, because a caller that requests JSON reads stdout.
+        // Print the error to stdout, because callers that request JSON read stdout.
         Err(error) if json => {
             let module = module.display().to_string();
             let report = serde_json::json!({ "module": module, "runs": false, "problems": [format!("{error:#}")] });
@@ -142,7 +143,7 @@ async fn inspect(module: &Path, compile_timeout: Duration) -> anyhow::Result<(In
 fn block_on(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(command);
-    // A request that hangs must not delay the exit.
+    // Do not wait for a request that hangs: it would delay the exit.
     runtime.shutdown_background();
     result
 }
@@ -151,7 +152,7 @@ fn open_store(url: &StoreUrl) -> anyhow::Result<Arc<dyn Store>> {
     Ok(baton_store::open(url).map_err(WrongConfiguration::new)?)
 }
 
-/// Sends a request. Retries it while its outcome is unknown, except for writes, which may already have taken effect.
+/// Sends a request. If its outcome is unknown, retries it, unless it is a write, which may already have taken effect.
 async fn ask(store: &dyn LeaseStore, election: &ElectionName, op: Op) -> Result<Reply, StoreError> {
     let tries = if matches!(op, Op::Write { .. } | Op::Create { .. }) { 1 } else { TRIES };
     patiently(tries, async || store.request(election, op.clone()).await).await
@@ -162,7 +163,7 @@ async fn elections(store: &dyn LeaseStore) -> Result<Vec<ElectionName>, StoreErr
 }
 
 async fn patiently<T>(tries: u32, request: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, StoreError> {
-    // Keep the store's last error: on a timeout, it says more than the timeout itself.
+    // Keep the store's last error: if the request times out, this error says more than the timeout itself.
     let mut last_error = None;
     let answer = async {
         for _ in 1..tries {
@@ -178,7 +179,7 @@ async fn patiently<T>(tries: u32, request: impl AsyncFn() -> Result<T, StoreErro
     answer.unwrap_or_else(|late| Err(last_error.unwrap_or_else(|| StoreError::Unknown(late.to_string()))))
 }
 
-/// Reads the announcements of an election's nodes. Each request has its own timeout, as there may be thousands of
+/// Reads the announcements of an election's nodes. Each request has its own timeout, because there may be thousands of
 /// nodes.
 async fn announced(store: &dyn ObjectStore, election: &ElectionName) -> Result<Vec<(String, Bytes)>, StoreError> {
     let nodes = patiently(TRIES, async || store.announced_nodes(election).await).await?;
@@ -202,7 +203,7 @@ const NAMED: usize = 10;
 
 /// Creates the error for an election that is not in the store: its name may be misspelled, or `--store` may be wrong.
 async fn unheard_of(election: &ElectionName, place: &StoreUrl, store: &dyn LeaseStore) -> anyhow::Error {
-    // If the elections cannot be listed, the error message just does not list them.
+    // If the elections cannot be listed, the error message omits them.
     let there = elections(store).await.unwrap_or_default();
     let there = there_is(&there.iter().map(ElectionName::as_str).collect::<Vec<_>>());
     anyhow::anyhow!(

@@ -18,7 +18,7 @@ use baton_store::withdraw;
 use baton_store::{Announcement, Digest, GONE, StoredModule};
 use baton_store::{Reading, Store, StoreUrl, VersionedObject};
 
-/// Minimum age at which an unreferenced module is removed. A younger one may belong to a push in progress.
+/// Age above which an unreferenced module is removed. A younger module may belong to a push that is in progress.
 const UNNAMED: Duration = Duration::hours(1);
 
 pub(super) async fn prune(
@@ -63,8 +63,8 @@ impl Pruner<'_> {
         if let Some(missing) = elections.iter().find(|election| !all.contains(election) && !known.contains(election)) {
             bail!("there is no election {missing} in this store: nothing was removed");
         }
-        // Nothing was pushed to these elections, but their nodes may have left stale announcements. Withdraw those,
-        // too.
+        // No module was pushed to these elections, but their nodes may have left stale announcements. Withdraw these
+        // announcements, too.
         for election in known.iter().filter(|election| !all.contains(election)) {
             if elections.is_empty() || elections.contains(election) {
                 self.in_use(election).await?;
@@ -112,8 +112,8 @@ impl Pruner<'_> {
         self.in_time(election, edit).await
     }
 
-    /// Removes the steering objects of elections that have no lease, versions or announcements. No node could obey
-    /// them.
+    /// Removes the steering objects of elections that have no lease, versions or announcements. No node is left that
+    /// could obey such an object.
     async fn prune_steering(
         &self,
         elections: &[ElectionName],
@@ -131,7 +131,7 @@ impl Pruner<'_> {
             let nodes = patiently(TRIES, async || store.announced_nodes(&election).await).await.with_context(cannot)?;
             let found = patiently(TRIES, async || store.read(VersionedObject::Steering, &election, None).await).await;
             if let (true, Reading::Found(version, _)) = (nodes.is_empty(), found.with_context(cannot)?) {
-                // Delete only this version of the object, to keep a command that was written in the meantime.
+                // Delete only this version of the object, so that a command that was written in the meantime is kept.
                 let delete = async || store.delete(VersionedObject::Steering, &election, &version).await;
                 match if self.dry_run { Ok(()) } else { patiently(TRIES, delete).await } {
                     Ok(()) => removed.push(election),
@@ -279,8 +279,8 @@ mod tests {
                 .unwrap();
         }
 
-        /// Writes an announcement of this age for a node of the election `one`, with the module that the node runs and
-        /// the highest term that it has seen.
+        /// Writes an announcement of this age for a node in the election `one`. The announcement contains the module
+        /// that the node runs, and the highest term that the node has seen.
         async fn said(&self, age: Duration, node: &str, name: &str, term: Term) {
             let then = u64::try_from((self.now() - age).unix_timestamp()).unwrap();
             let at = baton_base::clock::rfc3339(std::time::Duration::from_secs(then));
@@ -299,7 +299,7 @@ mod tests {
             Pruner { store: &self.store, keep, dry_run, now: self.now() }.prune(&elections).await
         }
 
-        /// Returns the sizes of the remaining modules. Each module has a different size.
+        /// Returns the sizes of the modules that are left. Each module has a different size.
         async fn left(&self) -> Vec<u64> {
             let mut left: Vec<u64> = self.store.modules().await.unwrap().iter().map(|module| module.size).collect();
             left.sort_unstable();
@@ -321,7 +321,7 @@ mod tests {
         }
         bench.push("two", "bb").await;
         bench.put("eeeee").await;
-        // C is kept as the version to roll back to. B is kept because another election references it.
+        // C is kept as the version to roll back to, and B because another election uses it.
         assert_eq!(sizes(&bench.prune(&["one"], 1, true).await.unwrap()), (vec![1, 2], vec![]));
         let removed = bench.prune(&["one"], 1, false).await.unwrap();
         assert_eq!(sizes(&removed), (vec![1, 2], vec![]));

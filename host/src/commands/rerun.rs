@@ -9,7 +9,8 @@ use super::{ask, open_store, read, unheard_of};
 use crate::cli;
 use baton_store::StoreUrl;
 
-/// Acquires the lease to remove the outcome from the record, because only the lease holder may write the record.
+/// Removes the outcome from the record. Acquires the lease to do so, because only the lease holder may write the
+/// record.
 pub(super) async fn rerun(election: &ElectionName, store: &StoreUrl) -> anyhow::Result<ExitCode> {
     let (place, store) = (store, open_store(store)?);
     let Snapshot::Object { lease, version, record: Some(mut record) } = read(&*store, election).await? else {
@@ -19,10 +20,10 @@ pub(super) async fn rerun(election: &ElectionName, store: &StoreUrl) -> anyhow::
         cli::print(&format!("{election} is not finished: there is nothing to rerun\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    // The mark `released` states that no instance can still be running. While the record has an outcome, no new
-    // instance starts.
+    // The flag `released` states that no instance is still running. No new instance starts while the record has an
+    // outcome.
     record.released = match lease {
-        // The mark that the last holder left is still valid.
+        // The last holder set the flag, and its value is still correct.
         LeaseState::Free => record.released,
         // An instance ends before its lease expires. If the lease was broken, the instance may still be running.
         LeaseState::Expired => true,
@@ -52,7 +53,7 @@ pub(super) async fn rerun(election: &ElectionName, store: &StoreUrl) -> anyhow::
     }
     record.outcome = None;
     let written = ask(&*store, election, Op::Write { id, version, record }).await;
-    // If this fails, hosts wait for the lease to expire.
+    // If the release fails, hosts have to wait for the lease to expire.
     let released = ask(&*store, election, Op::Release { id }).await;
     written.context("cannot write the record")?;
     released.context(

@@ -33,7 +33,7 @@ pub(super) async fn nodes(election: &ElectionName, place: &StoreUrl, json: bool)
     if snapshot == Snapshot::Nothing && announced.is_empty() {
         return Err(unheard_of(election, place, &*store).await);
     }
-    // Ignore errors, to show the nodes even if the suspension cannot be read. The nodes' rows report the error.
+    // Ignore errors, so that the nodes are shown even if the suspension cannot be read.
     let steering = timeout(ANSWER_WITHIN, steering::read(objects, election)).await;
     let suspended = steering.ok().and_then(Result::ok).and_then(|steering| steering.suspended);
     let folder = witness::folder(place, Environment::of_process().state_folder().as_deref());

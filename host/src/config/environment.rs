@@ -1,4 +1,4 @@
-//! The process's environment as a value, so that tests can make their own.
+//! The process's environment as a value, so that tests can create environments of their own.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -16,7 +16,7 @@ impl Environment {
     /// Returns the environment of this process.
     #[must_use]
     pub fn of_process() -> Self {
-        // The working folder stays implicit (""): it may have been deleted, and relative paths are easier to read.
+        // Leave the working folder implicit (""): it may have been deleted, and relative paths are easier to read.
         Self {
             variables: std::env::vars_os().collect(),
             home: std::env::home_dir().filter(|home| home.is_absolute()),
@@ -68,7 +68,7 @@ impl Environment {
     }
 
     /// Folder for Baton's persistent files: `$XDG_STATE_HOME/baton`, else `~/.local/state/baton`. Never a folder under
-    /// `/tmp`, because cleanup jobs would delete the files of a held lease there.
+    /// `/tmp`: cleanup jobs would delete the files of a lease while it is held.
     pub(crate) fn state_folder(&self) -> Option<PathBuf> {
         self.own_folder("XDG_STATE_HOME", ".local/state")
     }
@@ -78,8 +78,8 @@ impl Environment {
         self.own_folder("XDG_CACHE_HOME", ".cache")
     }
 
-    /// File of the key that authenticates the modules that this user's hosts have compiled. The file is not in the
-    /// cache, because a user who can write to the cache could then read or replace the key.
+    /// File of the key that authenticates modules that this user's hosts have compiled. The file is not in the cache
+    /// folder: there, a user who can write to the cache could also read or replace the key.
     pub(super) fn cache_key(&self) -> Option<PathBuf> {
         Some(self.state_folder()?.join("cache.key"))
     }

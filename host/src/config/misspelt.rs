@@ -1,5 +1,5 @@
-//! Detects environment variables whose names are probably misspelt names of settings. Such a variable has no effect,
-//! which the user would otherwise not notice.
+//! Detects environment variables whose names are probably misspelt names of settings. Without a warning, the user would
+//! not notice that such a variable has no effect.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ pub struct Misspelt {
 
 /// Finds the misspelt variables in the environment. Ignores names that are not similar to a setting, because other
 /// programs may use them: Kubernetes, for example, sets variables with the prefix `BATON_` for a service called
-/// `baton`. Ignores sources of secrets and empty variables.
+/// `baton`. Also ignores empty variables, and variables from which a secret is read.
 pub(super) fn misspelt<'a>(around: &Environment, layers: impl Iterator<Item = &'a Layer>) -> Vec<Misspelt> {
     let known: Vec<String> =
         Key::ALL.iter().map(|key| key.variable()).chain([OWN_CONNECTION_STRING.to_owned()]).collect();
@@ -30,7 +30,7 @@ pub(super) fn misspelt<'a>(around: &Environment, layers: impl Iterator<Item = &'
     let strange = around.names().filter(|name| !known.iter().any(|known| known == name) && !used.contains(name));
     strange
         .filter_map(|variable| {
-            // Lower case and hyphens, as in baton.toml, are also misspellings.
+            // Names in lower case or with hyphens, as in baton.toml, also count as misspelt.
             let typo = variable.to_ascii_uppercase().replace('-', "_");
             let typo = typo.strip_prefix(PREFIX)?;
             // Users rarely mistype the first letter. Without this condition, many short words would match.
@@ -52,23 +52,23 @@ mod tests {
     #[test]
     fn variable_is_misspelt_only_if_similar_to_a_setting() {
         let others = [
-            // Kubernetes sets these for the services baton and baton-admin.
+            // Kubernetes sets these variables for the services `baton` and `baton-admin`.
             "BATON_PORT",
             "BATON_PORT_80_TCP",
             "BATON_PORT_80_TCP_PROTO",
             "BATON_SERVICE_HOST",
             "BATON_SERVICE_PORT_HTTP",
             "BATON_ADMIN_SERVICE_HOST",
-            // Scripts may use these.
+            // Scripts may use these variables.
             "BATON_HOME",
             "BATON_BIN",
             "BATON_VERSION",
             "BATON_IMAGE_TAG",
-            // Baton sets this variable for instances.
+            // Baton sets this variable for an instance.
             "BATON_TERM",
-            // In this test, the host reads a secret from this variable.
+            // In this test, the host is configured to read a secret from this variable.
             "BATON_STORES",
-            // These names are spelled correctly, or do not have the prefix `BATON_`.
+            // These names are spelled correctly, or do not start with `BATON_`.
             "BATON_NODE",
             "BATON_STORE_CONNECTION_STRING",
             "LEASE",

@@ -1,13 +1,13 @@
 //! The settings of the host and its coordinators.
 //!
 //! A setting is looked up on the command line, then in a `BATON_…` variable, then in `baton.toml`. If it is in none of
-//! these, its default applies. Each source becomes a [`Layer`] of unparsed values with their [`Origin`]s, so that each
-//! error can report the place to fix, and `--print-config` can show the origin of each value. A [`Config`] has passed
-//! all checks that need no store.
+//! these, its default applies. Each source becomes a [`Layer`] of unparsed values with their [`Origin`]s. Errors can
+//! therefore name the place to fix, and `--print-config` can show the origin of each value. A [`Config`] has passed all
+//! checks that do not need the store.
 //!
 //! In the file, top-level keys apply to all coordinators. A table `[coordinators.NAME]` overrides them for one
-//! coordinator. NAME is its election unless the table sets another one. A coordinator's environment, configuration and
-//! secrets are multi-value settings: values from different layers are merged by name.
+//! coordinator. NAME is the coordinator's election, unless the table sets another one. A coordinator's environment,
+//! configuration and secrets are multi-value settings: values from different layers are merged by name.
 //!
 //! ```toml
 //! store = "azure://myaccount/leases"
@@ -75,10 +75,10 @@ pub struct Config {
     pub store: StoreUrl,
     /// True to create the store's container if it is missing.
     pub create: bool,
-    /// True to run coordinators that use folders even if this kernel cannot confine them to these folders. The
-    /// confinement matters only if a coordinator escapes its sandbox.
+    /// True to run coordinators that use folders even if this kernel cannot confine them to these folders. This matters
+    /// only if a coordinator escapes its sandbox.
     pub allow_weaker_isolation: bool,
-    /// The node's id, or the way to choose it.
+    /// The source of the node's id.
     pub node: NodeChoice,
     /// Format of log lines.
     pub log_format: Format,
@@ -90,9 +90,10 @@ pub struct Config {
     pub witness: bool,
     /// Folder for the persistent files of this user's hosts; `None` without a home folder.
     pub state: Option<PathBuf>,
-    /// True to open links to the store's other nodes. If the store is local, all of them are on this machine.
+    /// True to open links to the store's other nodes. If the store is local, all nodes are on this machine.
     pub links: bool,
-    /// Address for links with nodes on other machines; `None` for no such links. Ignored unless [`Self::links`] is set.
+    /// Address for links with nodes on other machines; `None` to disable such links. Ignored unless [`Self::links`] is
+    /// set.
     pub peer: Option<PeerSettings>,
     /// Labels of this node.
     pub labels: Labels,
@@ -132,30 +133,30 @@ impl fmt::Debug for Config {
 pub struct Coordinator {
     /// The election that decides on which node the coordinator runs.
     pub election: ElectionName,
-    /// The source of its modules.
+    /// The source of the coordinator's modules.
     pub module: ModuleSource,
     /// Priority of this node, which sets the delay before it acquires a free lease. The highest priority has no delay.
     pub priority: u8,
-    /// True if this node hands over to a healthy node with a higher priority while it leads.
+    /// True if this node, while it leads, should hand over to a node with a higher priority.
     pub preempt: bool,
     /// The lease duration, the grace period, and the times derived from them.
     pub timing: Timing,
     /// Delay between the end of an instance and the next term under the same lease.
     pub pause: Duration,
-    /// The rule that decides whether another instance starts after one has finished.
+    /// The action to take after an instance has finished.
     pub on_done: OnDone,
     /// Maximum time between an instance's start and its first progress, and from one progress to the next; `None` for
     /// no limit.
     pub stall_after: Option<Duration>,
     /// The probation period: the time for which a new version must run without failing.
     pub probation: Duration,
-    /// The only modules that may run; if empty, any module may run.
+    /// The digests of the only modules that may run; if empty, any module may run.
     pub pins: Vec<Digest>,
     /// Public key files. A module must be signed with one of these keys; if empty, modules need no signature.
     pub trust: Vec<PathBuf>,
     /// Maximum CPU time for compiling a module.
     pub compile_timeout: Duration,
-    /// The HTTP servers to which it may send requests.
+    /// The HTTP servers to which the coordinator may send requests.
     pub allow_http: Grants,
     /// File with additional CA certificates for these servers, if any.
     pub http_ca: Option<PathBuf>,
@@ -163,17 +164,17 @@ pub struct Coordinator {
     pub max_requests: usize,
     /// Limits on the host resources that an instance may use.
     pub limits: Limits,
-    /// Limits on its state.
+    /// Limits on the coordinator's state.
     pub state_limits: state::Limits,
-    /// Its arguments, without its name.
+    /// The coordinator's arguments, without its name.
     pub arguments: Vec<String>,
-    /// Its environment variables, sorted by name.
+    /// The coordinator's environment variables, sorted by name.
     pub env: Vec<(String, Secret)>,
-    /// Its configuration, sorted by name.
+    /// The coordinator's configuration, sorted by name.
     pub config: Vec<(String, String)>,
-    /// The sources of its secrets, sorted by name. These names do not occur in `env` or `config`.
+    /// The sources of the coordinator's secrets, sorted by name. These names do not occur in `env` or `config`.
     pub secrets: Vec<SecretSource>,
-    /// The folders that it may use, each with its own guest path.
+    /// The folders that the coordinator may use, each with its own guest path.
     pub folders: Vec<Folder>,
 }
 

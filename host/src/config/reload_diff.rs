@@ -6,7 +6,7 @@ use super::table::SettingRow;
 use super::{Config, ConfigError, Coordinator, Key, resolve};
 
 impl Config {
-    /// Resolves the settings again, because the configuration file may have changed.
+    /// Resolves the settings again. The configuration file may have changed in the meantime.
     ///
     /// # Errors
     /// [`ConfigError`] for the first error.
@@ -27,7 +27,7 @@ impl Config {
         };
         let mut keys: BTreeSet<Key> = values(self).symmetric_difference(&values(other)).map(|(key, ..)| *key).collect();
         for (one, now) in own.iter().filter_map(|(name, one)| Some((one, others.get(name)?))) {
-            // The rows do not contain the values of these settings, so compare the values here.
+            // The rows do not contain the values of these two settings, so compare the values here.
             keys.extend((one.env != now.env).then_some(Key::Env));
             keys.extend((one.secrets != now.secrets).then_some(Key::Secret));
         }

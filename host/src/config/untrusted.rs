@@ -1,4 +1,4 @@
-//! The readers of configurations and of the kernel's list of mounts, for [`crate::untrusted`].
+//! The readers of configurations and of the kernel's list of mounts, which [`crate::untrusted`] lists.
 
 use std::fs::File;
 use std::io::Write as _;

@@ -1,8 +1,8 @@
-//! Example of a custom store backend, which the conformance suite tests. Run it with `cargo run -p baton-store
+//! An example of a custom store backend. The conformance suite tests it. Run it with `cargo run -p baton-store
 //! --example own_backend --features conformance`.
 //!
 //! This backend keeps everything in memory and counts the calls. A real backend would talk to a server. The suite also
-//! tests if a backend reports the outcome of each request correctly.
+//! tests whether a backend reports the outcome of each request correctly.
 #![allow(clippy::expect_used, reason = "an example ends at the first mistake")]
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use baton_election::StoreError;
 use baton_store::conformance::suite::{self, Backend, job};
 use baton_store::{Intercept, Interceptor, MemoryStore, Store, StoreAnswer, StoreCall};
 
-/// Counts the calls of a store.
+/// Counts the calls to a store.
 #[derive(Clone, Default)]
 struct Count(Arc<AtomicU64>);
 
@@ -26,7 +26,7 @@ impl Interceptor<MemoryStore> for Count {
     }
 }
 
-/// The suite's access to the store and to the store's clock.
+/// Gives the suite access to the store and to the store's clock.
 struct Tested {
     inner: Arc<MemoryStore>,
     count: Count,

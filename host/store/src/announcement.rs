@@ -1,6 +1,6 @@
-//! Announcements: what a node publishes about itself in an election (`ELECTION/nodes/NODE`). People read them. Other
-//! nodes read the announced terms, so that the highest term is known even if the record was deleted or replaced by an
-//! earlier record.
+//! Announcements: what a node publishes about itself in an election (`ELECTION/nodes/NODE`). They are for people to
+//! read. Other nodes also read the announced terms: from these, a node learns the highest term even if the record was
+//! deleted or replaced by an earlier one.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::Digest;
 use crate::{LeaseStore, Listed, Listing, ModuleStore as _, ObjectStore, PlainObject};
 use baton_base::clock::{rfc3339, wall};
 
-/// Age of an announcement beyond which its node may be dead: three times the announcement interval.
+/// Age of an announcement from which its node may be dead: three times the announcement interval.
 pub const SILENT: time::Duration = time::Duration::minutes(3);
 
 /// A node's labels (names and values), for people to read.
@@ -31,7 +31,7 @@ pub const LONGEST_LABEL: usize = 63;
 pub struct Announcement {
     /// The node's id.
     pub node: String,
-    /// The incarnation: the id of this start of the node.
+    /// The incarnation: the id of this run of the node.
     pub incarnation: String,
     /// Time of the announcement, in RFC 3339.
     pub at: String,
@@ -40,60 +40,60 @@ pub struct Announcement {
     pub source: String,
     /// The modules that the node could start immediately: the current version and the version to fall back to.
     pub holds: Vec<Digest>,
-    /// The module that the node's instance runs. None on a standby.
+    /// The module that the node's instance runs. `None` on a standby.
     pub runs: Option<Digest>,
     /// The node's labels.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
-    /// The highest term that the node has seen in the election, in this start or an earlier one. 0 if the node has seen
+    /// The highest term that the node has seen in the election, in this run or an earlier one. 0 if the node has seen
     /// no term, or has not announced one.
     #[serde(default)]
     pub term: Term,
     /// The Baton version of the node's host. Empty if not announced.
     #[serde(default)]
     pub version: String,
-    /// The [mark](crate::steering::Steering::mark) of the steering object that the node read last. None if the node has
-    /// not read one yet, or if its host does not support steering.
+    /// The [mark](crate::steering::Steering::mark) of the steering object as the node last read it. `None` if the node
+    /// has not read the object yet, or if its host does not support steering.
     #[serde(default)]
     pub steered: Option<String>,
     /// The reason why the node is ineligible now: `maintenance` (of its machine), `suspended`, `stepped-down`,
-    /// `transferring` or `cooling-off`. None if the node is eligible, or has not announced a reason.
+    /// `transferring` or `cooling-off`. `None` if the node is eligible, or has not announced a reason.
     #[serde(default)]
     pub ineligible: Option<String>,
-    /// The node's priority for taking a free lease, from 0 to 100. With 100, the node does not wait. None if not
-    /// announced.
+    /// The node's priority for taking a free lease, from 0 to 100. At 100, the node never lets other nodes go first.
+    /// `None` if not announced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
-    /// True if the host already leads enough other elections, so that it would take this lease only if no other node
-    /// does.
+    /// True if the host already leads as many elections as it should. It then takes this election's lease only if no
+    /// other node does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_leadership_limit: bool,
-    /// The incarnation of another start with the same node id. None unless another start has announced itself since
-    /// this start's first announcement.
+    /// The incarnation of another host with the same node id, if such a host has announced itself since this node's
+    /// first announcement.
     #[serde(default)]
     pub duplicate: Option<String>,
-    /// The address of the node's admin endpoint. Empty if the node has none, if other machines cannot use it, or if it
-    /// was not announced. An older host drops the field when it announces the node again.
+    /// The address of the node's admin endpoint. Empty if the node has no endpoint, if other machines cannot use it, or
+    /// if it was not announced. An older host drops this field when it announces the node again.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub admin: String,
-    /// The leader to which the node listens over a link. None if the node only polls the store, or has not announced a
-    /// leader.
+    /// The leader to which the node listens over a link. `None` if the node only polls the store, or has not announced
+    /// a leader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<AnnouncedLink>,
-    /// The node's address and certificate for nodes on other machines. None if the node has no links to other machines,
-    /// or has not announced an address.
+    /// The address at which nodes on other machines reach this node, and its certificate. `None` if the node has no
+    /// links to other machines, or has not announced an address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<AnnouncedPeer>,
 }
 
-/// A node's address for nodes on other machines, and the certificate that identifies the node. Unknown fields are
-/// ignored.
+/// The address at which nodes on other machines reach a node, and the certificate that identifies the node. Unknown
+/// fields are ignored.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AnnouncedPeer {
     /// Host and port.
     #[serde(default)]
     pub address: String,
-    /// The fingerprint of the certificate that the node presents there.
+    /// The fingerprint of the certificate that the node presents at this address.
     #[serde(default)]
     pub certificate: String,
 }
@@ -108,7 +108,7 @@ pub struct AnnouncedLink {
 }
 
 impl Announcement {
-    /// Creates the announcement of a node that has seen no term, as of now.
+    /// Creates the announcement of a node that has not seen a term yet, with the current time.
     #[must_use]
     pub fn now(node: &str, incarnation: &str, source: &str, holds: Vec<Digest>, runs: Option<Digest>) -> Self {
         let [node, incarnation, source] = [node, incarnation, source].map(str::to_owned);
@@ -145,7 +145,7 @@ impl Announcement {
         serde_json::from_slice(content).ok()
     }
 
-    /// Time of the announcement. None if the node wrote no valid time.
+    /// Returns the time of the announcement. `None` if it contains no valid time.
     #[must_use]
     pub fn when(&self) -> Option<OffsetDateTime> {
         OffsetDateTime::parse(&self.at, &Rfc3339).ok()
@@ -158,12 +158,12 @@ impl Announcement {
     }
 }
 
-/// Withdraws the announcement with which a node has published `term`, unless it may be the only object that contains
-/// this term. This is possible if the record cannot be read, or if it contains a lower term, because it was deleted or
+/// Withdraws the announcement in which a node has published `term`. Keeps the announcement if it may be the only object
+/// that contains this term: if the record cannot be read, or if it contains a lower term, because it was deleted or
 /// replaced by an earlier record. Returns true if the announcement was withdrawn.
 ///
 /// # Errors
-/// Those of the store. If the outcome is unknown, the announcement may have been withdrawn.
+/// Returns the errors of the store. If the outcome is unknown, the announcement may have been withdrawn.
 pub async fn withdraw(
     leases: &dyn LeaseStore,
     modules: &dyn ObjectStore,
@@ -178,18 +178,19 @@ pub async fn withdraw(
     Ok(true)
 }
 
-/// Age at which an announcement's node counts as permanently dead. A live node announces itself every minute.
+/// Age of an announcement from which its node counts as permanently dead. A live node announces itself every minute.
 pub const GONE: time::Duration = time::Duration::hours(24);
 
-/// Withdraws the announcements of dead nodes, as [`withdraw`] does. Otherwise they would pile up as nodes come and go,
-/// and each takeover reads all announcements. Returns the number of withdrawn announcements.
+/// Withdraws the announcements of dead nodes, under the same condition as [`withdraw`]. Without this, announcements
+/// would pile up as nodes come and go, and each takeover has to read all of them. Returns the number of withdrawn
+/// announcements.
 ///
-/// The caller must have announced its own node just before. The age of an announcement is measured back from the newest
-/// announcement, so this machine's clock does not matter. A store that records no times serves a single machine. For
-/// such a store, the times in the announcements are used.
+/// The caller must have announced its own node just before. An announcement's age is counted back from the newest
+/// announcement, so this machine's clock does not matter. A store that does not record the times of announcements
+/// serves only one machine, so the times in the announcements themselves are used.
 ///
 /// # Errors
-/// Those of the store.
+/// Returns the errors of the store.
 pub async fn withdraw_gone(
     leases: &dyn LeaseStore,
     modules: &dyn ObjectStore,
@@ -210,7 +211,8 @@ pub async fn withdraw_gone(
     for (at, Listed { object, put, .. }, term) in announced {
         let is_gone = put.is_some() || newest_said.is_some_and(|newest| newest - at > GONE);
         if is_gone && may_withdraw(leases, election, term).await {
-            // The condition `put` keeps the announcement if the node has announced itself again in the meantime.
+            // The condition `put` makes the store keep the announcement if the node has announced itself again in the
+            // meantime.
             withdrawn += usize::from(modules.remove(&object, put).await?);
         }
     }
@@ -277,7 +279,8 @@ mod tests {
         store.request(&job, Op::Create { record }).await.unwrap();
         for (node, term, at) in [("known", 6, 0), ("gone", 5, 0), ("none", 0, 0), ("slow", 0, 2), ("fresh", 1, 25)] {
             hour.store(at, Ordering::Relaxed);
-            // The store records the time of each put, so the time in the announcement does not count.
+            // The store itself records when each announcement was written. The times in the announcements have no
+            // effect.
             let announcement = Announcement { term, ..Announcement::now(node, "i", "", Vec::new(), None) };
             store.announce(&job, node, announcement.encode()).await.unwrap();
         }

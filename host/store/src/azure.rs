@@ -3,8 +3,8 @@
 //! `ELECTION/lease` holds only a lease and, as its metadata, the record. Only this module uses the crate
 //! `azure_storage_blobs`. It relies on these facts:
 //!
-//! - Lease operations leave the ETag unchanged, so the ETag is the version.
-//! - The crate's own retries are off, since they outlast a lease. The elector decides what to retry.
+//! - Lease operations leave the ETag unchanged, so the ETag can serve as the version.
+//! - The crate's own retries are turned off, since they can outlast a lease. The elector decides what to retry.
 //! - The lease id in a renewal's answer must be checked: the emulator renews an expired lease for any id.
 
 mod access;
@@ -41,19 +41,20 @@ use tokens::{KeptToken, TokenWatch};
 
 pub use super::url::AZURE_LEASE_RANGE as LEASE_RANGE;
 
-/// The error message if the answer to a renewal contains another lease id, which the emulator's answer may. The lease
+/// The error message if the answer to a renewal contains another lease id, as can happen with the emulator. The lease
 /// is then lost.
 const RENEWED_ANOTHERS: &str = "the store renewed another client's lease";
 
 const LEASE_BLOB: &str = "/lease";
 
-/// The blob's content. It must not be empty, because no range of an empty blob can be requested.
+/// The blob's content. It must not be empty, because ranges of an empty blob cannot be requested.
 const CONTENT: &str = "The lease of an election of Baton. Its record is the metadata. Do not delete it.\n";
 
 /// Connect timeout.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 
-/// Timeout for each request, except those that carry a module. The supervisor gives up lease requests earlier.
+/// Timeout for each request, except for requests that transfer a module. The supervisor gives up lease requests
+/// earlier.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// Duration after which an unfinished DNS lookup is reported as the reason for a timeout.
@@ -71,7 +72,7 @@ pub struct AzureStore {
 }
 
 impl AzureStore {
-    /// Opens a container, with the endpoint and credentials from the environment. Sends no request yet.
+    /// Opens a container, with the endpoint and credentials from the environment. Does not send a request yet.
     ///
     /// # Errors
     /// [`CredentialError`] if the environment has no usable credentials.
@@ -88,7 +89,7 @@ impl AzureStore {
     }
 
     fn connect(access: AccountAccess, container: &str) -> Result<Self, CredentialError> {
-        // Ignore the environment's proxy: nobody expects the lease to depend on it.
+        // Ignore the environment's proxy settings: nobody expects the lease to depend on a proxy.
         let http = || {
             reqwest::Client::builder()
                 .connect_timeout(CONNECT_WITHIN)
@@ -128,7 +129,7 @@ impl AzureStore {
     /// Deletes the container and everything in it, even if leases are held.
     ///
     /// # Errors
-    /// Those of any request.
+    /// Any error that a request can return.
     pub async fn delete_container(&self) -> Result<(), StoreError> {
         self.container.delete().into_future().await.map_err(|error| self.store_error(RequestKind::OfContainer, &error))
     }
@@ -197,8 +198,8 @@ impl LeaseStore for AzureStore {
                 if is_ours(&response.lease_id, id) { Ok(Reply::Done) } else { Err(StoreError::Held) }
             }
             Op::Reclaim { from, id, version } => {
-                // A change may be repeated: it succeeds again with the same proposed id. It does not extend the lease,
-                // so a renewal follows.
+                // A change of the lease id can be repeated: it succeeds again with the same proposed id. A change does
+                // not extend the lease, so a renewal follows.
                 blob.blob_lease_client(azure_id(from)?)
                     .change(ProposedLeaseId::from(azure_id(id)?))
                     .if_match(IfMatchCondition::Match(version.0.clone()))
@@ -206,7 +207,7 @@ impl LeaseStore for AzureStore {
                     .await
                     .map_err(|error| self.store_error(RequestKind::OfLease, &error))?;
                 self.renew(&blob, id, Some(version)).await.map_err(|error| match error {
-                    // The id has already been changed. So report an unknown outcome, not a refusal.
+                    // The lease id has already been changed, so report an unknown outcome instead of a refusal.
                     StoreError::Misconfigured(reason) => StoreError::Unknown(reason),
                     error => error,
                 })
@@ -300,7 +301,8 @@ fn azure_id(id: LeaseId) -> Result<AzureLeaseId, StoreError> {
         .map_err(|error| StoreError::Misconfigured(format!("the lease id {id} is not a UUID: {error}")))
 }
 
-/// Rounds up to whole seconds, the unit that Azure uses. The lease may then end later in the store than for its holder.
+/// Rounds up to whole seconds, the unit that Azure uses. So the lease may end later in the store than its holder
+/// assumes.
 fn whole_seconds(length: Duration) -> u64 {
     length.as_secs() + u64::from(length.subsec_nanos() > 0)
 }

@@ -1,5 +1,5 @@
-//! Notifications between nodes about changes of objects. With them, a node reads an object right after a change, and
-//! otherwise only seldom.
+//! Notifications between nodes about changes to objects. With these, a node reads an object right after a change, and
+//! only rarely otherwise.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,28 +9,28 @@ use tokio::time::{Instant, sleep_until};
 
 use baton_base::jitter::{Moments, between};
 
-/// Minimum and maximum interval between reads while another node reports changes to this one.
+/// Minimum and maximum interval between reads while another node notifies this node of changes.
 const TOLD: (Duration, Duration) = (Duration::from_secs(22), Duration::from_secs(38));
 
 /// Minimum interval between reads, regardless of the number of notifications.
 const APART: Duration = Duration::from_millis(250);
 
-/// Minimum and maximum delay before the next read after other nodes have stopped reporting changes. The node that
-/// reported them may have released the lease. The store is then busy with the next leader's requests.
+/// Minimum and maximum delay before the next read when other nodes have stopped reporting changes. One reason may be
+/// that the reporting node has released the lease. The store is then busy with the next leader's requests.
 const UNTOLD: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
-/// The notifications of changes to an election's objects that one node sends and receives. Clones share their state. A
-/// notification is untrusted: only a read shows if the object has changed.
+/// The notifications that one node sends and receives about changes to an election's objects. Clones share their state.
+/// A notification is untrusted: only a read shows whether the object has changed.
 #[derive(Clone, Debug)]
 pub struct ChangeNotifier(Arc<Ends>);
 
 #[derive(Debug)]
 struct Ends {
-    /// Number of notifications so far that are a reason to read.
+    /// Number of notifications received so far. Each is a reason to read.
     looks: watch::Sender<u64>,
     /// True while another node notifies this node of changes.
     is_told: watch::Sender<bool>,
-    /// Number of changes that this node has found or made so far. Other nodes should read them.
+    /// Number of changes that this node has found or made so far, of which other nodes should be notified.
     found: watch::Sender<u64>,
     moments: Moments,
 }
@@ -42,7 +42,7 @@ impl Default for ChangeNotifier {
 }
 
 impl ChangeNotifier {
-    /// Creates the notifier of a node. The node's readers poll at these moments.
+    /// Creates the notifier of a node. The node's readers read at these moments.
     #[must_use]
     pub fn at(moments: Moments) -> Self {
         Self(Arc::new(Ends {
@@ -58,12 +58,12 @@ impl ChangeNotifier {
         self.0.looks.send_modify(|looks| *looks += 1);
     }
 
-    /// Sets whether another node, which polls often, reports changes to this one.
+    /// Sets whether another node, which polls often, notifies this node of changes.
     pub fn is_told(&self, is_told: bool) {
         self.0.is_told.send_if_modified(|before| std::mem::replace(before, is_told) != is_told);
     }
 
-    /// Reports that a read has shown a change, or that this node has written a change.
+    /// Notes that a read has shown a change, or that this node has written a change.
     pub fn found(&self) {
         self.0.found.send_modify(|found| *found += 1);
     }
@@ -81,7 +81,7 @@ impl ChangeNotifier {
     }
 }
 
-/// Decides when a node reads an object next.
+/// Decides when a node next reads an object.
 #[derive(Debug)]
 pub struct ChangeReader {
     looks: watch::Receiver<u64>,
@@ -90,15 +90,14 @@ pub struct ChangeReader {
 }
 
 impl ChangeReader {
-    /// Returns the time of the next read, after a successful read that was answered at `answered`. `usual` is the
-    /// minimum and maximum interval while no other node reports changes. All readers of a node read at the same
-    /// moments.
+    /// Returns the time of the next read after a successful read that was answered at `answered`. `usual` is the
+    /// minimum and maximum interval if no other node reports changes. All readers of a node read at the same moments.
     pub fn next(&mut self, answered: Instant, usual: (Duration, Duration)) -> Instant {
         let window = if *self.is_told.borrow_and_update() { TOLD } else { usual };
         self.of.0.moments.next(answered, window)
     }
 
-    /// Waits until `planned`, or until there is an earlier reason to read. The last read began at `last`.
+    /// Waits until `planned`, or until there is a reason to read earlier. The last read began at `last`.
     pub async fn until(&mut self, mut planned: Instant, last: Instant) {
         loop {
             tokio::select! {
@@ -109,7 +108,7 @@ impl ChangeReader {
     }
 
     /// Waits for a reason to read earlier than planned: a notification, or the news that other nodes have stopped
-    /// reporting changes. Returns the time to read. The last read began at `last`. Cancel safe until it returns.
+    /// reporting changes. Returns the time at which to read. The last read began at `last`. Cancel safe.
     pub async fn reason(&mut self, last: Instant) -> Instant {
         // `self` keeps both senders alive, so `changed` never returns an error.
         let silent = async {
@@ -160,7 +159,7 @@ mod tests {
         notifier.is_told(false);
         let untold = reader.reason(last).await;
         assert!(untold <= Instant::now() + UNTOLD.1, "{:?}", untold - last);
-        // Several notifications in a row cause only one read.
+        // Several notifications in a row lead to only one read.
         notifier.look();
         notifier.look();
         let _ = reader.reason(last).await;

@@ -7,6 +7,18 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 /// The SHA-256 of a module's bytes as they were published, written `sha256:` and 64 hexadecimal digits.
+///
+/// # Example
+/// ```
+/// use baton_store::{Digest, DigestPrefix};
+///
+/// let digest = Digest::of(b"a module");
+/// assert_eq!(digest.to_string().parse(), Ok(digest));
+/// // People may give the first digits only.
+/// let prefix: DigestPrefix = digest.hex()[..12].parse()?;
+/// assert!(prefix.fits(&digest));
+/// # Ok::<(), baton_store::InvalidPrefix>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest([u8; 32]);
@@ -17,10 +29,10 @@ pub struct Digest([u8; 32]);
 pub struct InvalidDigest(String);
 
 impl Digest {
-    /// Number of digits to display where they only need to distinguish a few modules.
+    /// Number of digits to display where a digest only has to be distinguished from a few others.
     pub const SHOWN: usize = 12;
 
-    /// Computes the digest of these bytes.
+    /// Computes the digest of `bytes`.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())

@@ -1,4 +1,4 @@
-//! Edits of a versioned object that cope with conflicts and unknown outcomes.
+//! Edits versioned objects despite conflicts and unknown outcomes.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::pace::{RetryPacer, tried};
 use crate::{ObjectStore, Reading, VersionedObject};
 use baton_base::jitter::between;
 
-/// Maximum number of conflicts before an edit fails. If the store is far away, another client that writes continuously
-/// may always be faster.
+/// Maximum number of conflicts before an edit fails. There is a limit because the store may be far away, and another
+/// client that writes continuously may always be faster.
 const CONFLICTS: u32 = 100;
 /// Longest random pause after a conflict, so that many writers do not collide again.
 const APART: Duration = Duration::from_millis(50);
 
-/// One edit of an election's object. The caller reads the object, and writes it back on condition that its version is
-/// unchanged. The caller repeats this until a write succeeds.
+/// One edit of an election's object. The caller reads the object, changes it, and writes it on condition that its
+/// version is unchanged. The caller repeats this until a write succeeds.
 pub struct Edit<'a> {
     store: &'a dyn ObjectStore,
     object: VersionedObject,
@@ -33,13 +33,13 @@ pub struct Edit<'a> {
 pub enum WriteOutcome {
     /// The change was written.
     Written,
-    /// The change was not written: read again.
+    /// The change was not written. Read again.
     Refused,
-    /// The change may have been written, or may be written later unless another client writes first: read again.
+    /// The change may have been written, or may still be written unless another client writes first. Read again.
     InDoubt,
 }
 
-/// The reason why an edit was given up.
+/// The reason why an edit has been given up.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum GivenUp {
     /// Nothing was written.
@@ -52,7 +52,7 @@ pub enum GivenUp {
 
 /// The error for content that cannot be edited.
 pub trait Unusable: std::error::Error + 'static {
-    /// Advice for the operator if the outcome of a change is unknown.
+    /// Advice to the operator for a change whose outcome is unknown.
     const IN_DOUBT: &'static str;
 }
 
@@ -62,7 +62,7 @@ pub enum EditError<U: Unusable> {
     /// The stored content cannot be used.
     #[error(transparent)]
     Unusable(U),
-    /// The store cannot be used.
+    /// The store refused a request, or did not answer.
     #[error(transparent)]
     Store(StoreError),
     /// The object may have been changed.
@@ -103,7 +103,7 @@ impl<'a> Edit<'a> {
                     self.version = Some(version);
                     return Ok(Some(content));
                 }
-                // Without a known version, the answer is never `Unchanged`.
+                // The request contains no known version, so the answer is never `Unchanged`.
                 Ok(Reading::Nothing | Reading::Unchanged) => {
                     self.version = None;
                     return Ok(None);
@@ -120,7 +120,8 @@ impl<'a> Edit<'a> {
     pub async fn write(&mut self, content: Bytes) -> Result<WriteOutcome, GivenUp> {
         match tried(self.store.write(self.object, self.election, self.version.as_ref(), content)).await {
             Ok(_) => Ok(WriteOutcome::Written),
-            // Another client has written, or an earlier write of this edit succeeded: the next read shows which.
+            // Either another client has written, or an earlier write of this edit has succeeded. The next read shows
+            // which.
             Err(StoreError::Conflict) if self.conflicts < CONFLICTS => {
                 self.conflicts += 1;
                 sleep(between(Duration::ZERO, APART)).await;
@@ -137,8 +138,8 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Returns the error for a change that is no longer allowed: `why`, or an unknown outcome if an earlier write is in
-    /// doubt.
+    /// Returns the error for a change that is no longer allowed: `why`, or an unknown outcome if an earlier write may
+    /// have succeeded.
     pub fn forbidden<U: Unusable, E: From<EditError<U>>>(&self, why: E) -> E {
         self.doubt.clone().map_or(why, |error| EditError::Unknown(error).into())
     }

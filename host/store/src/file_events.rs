@@ -1,7 +1,8 @@
-//! File events of the kernel (inotify(7)), so that changes are noticed at once.
+//! File events from the kernel (inotify(7)), so that changes are noticed at once.
 //!
-//! The events are only hints. If the system has no inotify instances left, or a file system reports no events, changes
-//! are found by polling. A file's state is read from the file, on a thread that may block for as long as the disk does.
+//! The events are only hints. If the system has no inotify instances left, or a file system reports no events, polling
+//! finds the changes. The state of a file is always read from the file itself, on a thread that may block for as long
+//! as the disk does.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -16,7 +17,7 @@ use tokio::sync::{OnceCell, Semaphore, watch};
 
 pub(crate) struct FileEvents {
     queue: OnceCell<Arc<AsyncFd<Watches>>>,
-    /// Permit for a blocking file system call. A call that hangs keeps only other such calls waiting.
+    /// Permit for a blocking file system call. If a call hangs, only other such calls have to wait.
     asks: Arc<Semaphore>,
     heard: watch::Sender<u64>,
 }
@@ -31,7 +32,7 @@ impl Default for FileEvents {
 }
 
 impl FileEvents {
-    /// Returns a watch on the number of events that were received.
+    /// Returns a watch on the number of events received so far.
     pub(crate) fn heard(&self) -> watch::Receiver<u64> {
         self.heard.subscribe()
     }
@@ -43,8 +44,8 @@ impl FileEvents {
 
     /// Runs a blocking file system call on another thread.
     pub(crate) async fn ask<T: Default + Send + 'static>(&self, question: impl FnOnce() -> T + Send + 'static) -> T {
-        // The thread keeps the permit even if the caller has given up. The semaphore is never closed, so there is
-        // always a permit.
+        // The thread keeps the permit even if the caller has given up. `acquire_owned` fails only if the semaphore is
+        // closed, which never happens.
         let permit = Arc::clone(&self.asks).acquire_owned().await;
         let asked = tokio::task::spawn_blocking(move || {
             let _permit = permit;
@@ -53,12 +54,13 @@ impl FileEvents {
         asked.await.unwrap_or_default()
     }
 
-    /// Waits for an event, and counts it for all receivers.
+    /// Waits for an event. Increases the number of events, which all receivers see.
     pub(crate) async fn hear(&self) {
         let Some(queue) = self.queue().await else { return std::future::pending().await };
         match queue.readable().await {
             Ok(mut readable) => {
-                // If several tasks wait, the first one drains the queue. Each then checks its own file.
+                // If several tasks are waiting, the first one drains the queue. After that, each task checks its own
+                // file.
                 let have_told = queue.get_ref().have_told();
                 readable.clear_ready();
                 if have_told {
@@ -70,7 +72,7 @@ impl FileEvents {
     }
 }
 
-/// The reason why the kernel reports no file events to this process, and the remedy. None if the kernel reports them.
+/// The reason why the kernel cannot report file events to this process, with advice to the operator. `None` if it can.
 #[must_use]
 pub fn no_file_events() -> Option<String> {
     let error = inotify::init(inotify::CreateFlags::CLOEXEC).err()?;
@@ -91,14 +93,14 @@ impl Watches {
         Ok(Self(inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?))
     }
 
-    /// Watches the file that is now at `path` for these events. Returns the number of the watch. The watch ends when
-    /// the number is removed or the file is deleted.
+    /// Watches the file that is now at `path` for these events. Returns the number of the watch. The watch ends when it
+    /// is removed or the file is deleted.
     pub(crate) fn add(&self, path: &Path, events: WatchFlags) -> io::Result<i32> {
         Ok(inotify::add_watch(&self.0, path, events)?)
     }
 
-    /// Removes the watch with this number. Does nothing if the file was deleted, because the kernel has then removed
-    /// the watch itself.
+    /// Removes the watch with this number. Does nothing if the file was deleted, because the kernel has already removed
+    /// the watch.
     pub(crate) fn remove(&self, number: i32) {
         let _ = inotify::remove_watch(&self.0, number);
     }

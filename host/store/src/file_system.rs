@@ -1,4 +1,5 @@
-//! Detection of file systems whose locks and syncs are not local. On these, two hosts could hold one lease.
+//! Detects file systems that are not local to this machine. Their locks may not exclude other machines, so two hosts
+//! could hold the same lease.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -6,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fstatfs, open, statfs, statx};
 
-/// Returns the type of the file system of a file or folder, if other machines may write to the file system or if that
-/// is unknown.
+/// Returns the type of a file's or folder's file system, if other machines can write to this file system or if that is
+/// unknown.
 ///
 /// # Errors
 /// The system's error.
@@ -22,7 +23,8 @@ pub(crate) fn foreign(file: impl AsFd) -> io::Result<Option<String>> {
     if magic != OVERLAYFS {
         return Ok(unless_local(magic));
     }
-    // Writes go to the upper layer. If its path is invisible, as in most containers, assume that it is on a local disk.
+    // Writes go to the upper layer of the overlay. If the path of this layer is not visible, as in most containers,
+    // assume that it is on a local disk.
     let upper = upper_layer(&file).and_then(|upper| statfs(&upper).ok());
     Ok(upper.and_then(|upper| unless_local(upper.f_type as u32)))
 }
@@ -33,8 +35,8 @@ fn upper_layer(file: impl AsFd) -> Option<PathBuf> {
     upper_of(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, found.stx_mnt_id)
 }
 
-/// Finds the upper folder in `/proc/self/mountinfo` (proc_pid_mountinfo(5)). A line begins with the mount's id. A lone
-/// hyphen precedes the file system's type, source and options. A path with an octal escape is not returned.
+/// Finds the upper folder in `/proc/self/mountinfo` (proc_pid_mountinfo(5)). Each line begins with the mount's id. A
+/// single hyphen precedes the file system's type, source and options. Returns `None` for a path with octal escapes.
 fn upper_of(mounts: &str, mount: u64) -> Option<PathBuf> {
     let id = mount.to_string();
     let line = mounts.lines().find(|line| line.split(' ').next() == Some(&id))?;
@@ -44,7 +46,7 @@ fn upper_of(mounts: &str, mount: u64) -> Option<PathBuf> {
     (!upper.contains('\\')).then(|| PathBuf::from(upper))
 }
 
-/// The name of a file system that is not known to be local, from its magic number.
+/// Returns the name of the file system with this magic number, unless it is known to be local.
 fn unless_local(magic: u32) -> Option<String> {
     if LOCAL.contains(&magic) {
         return None;
@@ -53,11 +55,11 @@ fn unless_local(magic: u32) -> Option<String> {
     Some(named.unwrap_or_else(|| format!("unknown (type {magic:#x})")))
 }
 
-/// The number of an overlay. The numbers here and below are from the kernel's `magic.h` and from the sources of the
-/// file systems.
+/// The magic number of an overlay. This number and those below come from the kernel's `magic.h` and from the sources of
+/// the file systems.
 const OVERLAYFS: u32 = 0x794c_7630;
 
-/// File systems that one machine mounts at a time, on disks or in memory.
+/// File systems, on disks or in memory, that only one machine mounts at a time.
 const LOCAL: &[u32] = &[
     0xef53,      // ext2, ext3, ext4
     0x5846_5342, // XFS
@@ -77,7 +79,7 @@ const LOCAL: &[u32] = &[
     0x482b,      // HFS+
 ];
 
-/// File systems that other machines may write to, and their names for people.
+/// File systems that other machines can write to, with readable names.
 const FOREIGN: &[(u32, &str)] = &[
     (0x6969, "NFS"),
     (0x517b, "SMB"),

@@ -1,8 +1,8 @@
 //! The history of an election's terms (`ELECTION/history`), for people to read. No rule depends on it.
 //!
-//! Each node reports the terms that it has served, soon after they began and ended. If a node dies, its successor
-//! reports the node's last term from the record. A term is over once another node's term has followed. A report by the
-//! term's own node overrides the reports of other nodes, so nodes may report late, at the same time, and more than
+//! Each node reports its own terms, soon after they begin and after they end. If a node dies, its successor reports the
+//! node's last term, which it knows from the record. A term is over once another node's term has followed. A report by
+//! the term's own node overrides reports by other nodes, so nodes may report late, at the same time, and more than
 //! once.
 
 use baton_election::{ElectionName, Record, StoreError, Term};
@@ -17,14 +17,14 @@ use baton_base::clock::rfc3339;
 /// would drop the new field.
 const FORMAT: u64 = 1;
 
-/// Maximum number of terms to keep. The earliest terms are dropped first.
+/// Maximum number of terms in the history. The earliest terms are dropped first.
 pub const KEPT_TERMS: usize = 1000;
 
-/// Maximum size of the object, in bytes. It is limited because the object is read and written as a whole. Terms that do
-/// not fit are dropped, the earliest first.
+/// Maximum size of the object, in bytes. There is a limit because the object is read and written as a whole. If the
+/// terms do not fit, the earliest ones are dropped first.
 const LARGEST: usize = 512 << 10;
 
-/// Size of the largest object to read, in bytes. Baton never writes a larger one.
+/// Maximum size of an object to read, in bytes. Baton never writes a larger object.
 const LARGEST_READ: usize = 2 * LARGEST;
 
 const SEPARATOR: &str = ",\n";
@@ -32,8 +32,8 @@ const SEPARATOR: &str = ",\n";
 /// Maximum length of each string, in characters.
 pub const LONGEST_TEXT: usize = 200;
 
-/// Maximum number of terms that may follow a term whose report is late. If more terms follow, the report is not late:
-/// the store was reset to lower term numbers.
+/// Maximum number of later terms in the history when a late report arrives. If there are more, the report is not late.
+/// Instead, the store was reset to lower term numbers.
 const LATE: usize = 100;
 
 const UNHEARD: &str = "did not end cleanly: its node was not heard from again";
@@ -47,7 +47,7 @@ pub struct PastTerm {
     pub term: Term,
     /// The node that served it.
     pub node: String,
-    /// The incarnation: the id of this start of the node.
+    /// The incarnation: the id of this run of the node.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub incarnation: String,
     /// The digest of the module that ran.
@@ -55,18 +55,19 @@ pub struct PastTerm {
     pub module: Option<String>,
     /// Start of the term, in RFC 3339.
     pub begun: String,
-    /// End of the instance, in RFC 3339. If another node reports the end, this is the time of that node's takeover.
-    /// None until the end is reported.
+    /// End of the instance, in RFC 3339. If another node has reported the end, this is the time at which that node took
+    /// over. `None` until the end has been reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
-    /// The outcome of the instance, in the words of the event `ended`. None until the term's own node has reported it.
+    /// The outcome of the instance, in the words of the event `ended`. `None` until the term's own node has reported
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
-    /// The reason for the end. None if the outcome needs no explanation.
+    /// The reason for the end. `None` if the outcome needs no explanation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The time without a leader before the term, in milliseconds, as the term's node observed it. None if there was no
-    /// such time, or if it is unknown.
+    /// The time without a leader before the term, in milliseconds, as observed by the term's node. `None` if there was
+    /// no such time, or if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaderless_ms: Option<u64>,
     /// The node that reported the end, if it is not the term's own node.
@@ -75,7 +76,7 @@ pub struct PastTerm {
 }
 
 impl PastTerm {
-    /// The term in a record. None if no node has begun a term.
+    /// Returns the term in a record, or `None` if no node has begun a term.
     #[must_use]
     pub fn of(record: &Record) -> Option<Self> {
         let Record { term, node, incarnation, since, module, .. } = record;
@@ -84,8 +85,7 @@ impl PastTerm {
         Some(Self { term: *term, node, incarnation, module, begun, ..Self::default() })
     }
 
-    /// The term in the record that a successor found. It ends with the successor's takeover, as reported by the
-    /// successor.
+    /// Returns the term in the record that a successor found. The term counts as ended by the successor's takeover.
     #[must_use]
     pub fn before(record: &Record, successor: &str, took_over: &str) -> Option<Self> {
         let reason = if record.released { GIVEN_UP } else { UNHEARD };
@@ -116,14 +116,14 @@ pub struct History {
     pub terms: Vec<PastTerm>,
 }
 
-/// The error if a history cannot be read or written.
+/// The error returned when a history cannot be read or written.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HistoryError {
     /// The history is damaged, or another program wrote it.
     #[error("the election's history is damaged: {0}; the next term starts a new history")]
     Damaged(String),
     /// A later version of Baton wrote the history.
-    #[error("the election's history has format {0}, and this version of Baton reads {FORMAT}: update Baton")]
+    #[error("the election's history has format {0}, but this version of Baton reads {FORMAT}: update Baton")]
     Format(u64),
     /// The store cannot be used.
     #[error(transparent)]
@@ -166,7 +166,7 @@ impl History {
         Ok(Self { terms: terms.into_iter().map(PastTerm::bounded).collect() })
     }
 
-    /// Encodes as many of the latest terms as fit.
+    /// Encodes the history. If it is too large, encodes only as many of the latest terms as fit.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut room = LARGEST;
@@ -181,7 +181,7 @@ impl History {
         format!("{{\"format\":{FORMAT},\"terms\":[\n{}\n]}}\n", kept.join(SEPARATOR)).into()
     }
 
-    /// Adds a report of a term, or replaces an earlier report that contains less.
+    /// Adds a report on a term, or replaces an earlier report that contains less.
     pub fn tell(&mut self, reported: PastTerm) {
         let reported = reported.bounded();
         let is_same = |known: &&mut PastTerm| known.term == reported.term && known.incarnation == reported.incarnation;
@@ -191,7 +191,7 @@ impl History {
             // The term's own node has already reported the end of the term.
             Some(known) if known.ended.is_some() && known.closed_by.is_none() => {}
             Some(known) if reported.ended.is_none() => {
-                // The term's own node knows the most about the beginning of the term.
+                // The term's own node knows best how the term began, so take that part from its report.
                 let PastTerm { ended, reason, closed_by, .. } = std::mem::take(known);
                 *known = PastTerm { ended, reason, closed_by, ..reported };
             }
@@ -209,7 +209,7 @@ impl History {
     }
 
     /// Adds the term in a record, if no node has reported it yet. If the lease was released, the term is over, but the
-    /// record does not contain the time of its end. The instance may never have started.
+    /// record does not say when it ended. Its instance may never have started.
     pub fn note(&mut self, record: &Record) {
         let is_told = |known: &PastTerm| known.term == record.term && known.incarnation == record.incarnation;
         if let Some(term) = PastTerm::of(record).filter(|_| !self.terms.iter().any(is_told)) {
@@ -234,7 +234,7 @@ impl History {
     }
 }
 
-/// Reads an election's history. None if no node has reported a term.
+/// Reads an election's history. Returns `None` if no node has reported a term.
 ///
 /// # Errors
 /// [`HistoryError`].
@@ -243,9 +243,9 @@ pub async fn read_history(store: &dyn ObjectStore, election: &ElectionName) -> R
     found.map(|content| History::decode(&content)).transpose()
 }
 
-/// Reports terms in one conditional write; writes nothing if the history already contains the reports. Replaces a
-/// damaged history, and returns the damage. Fails if a later version of Baton wrote the history. If the future is
-/// dropped, the request may still be carried out. It is harmless to report a term again.
+/// Reports terms in one conditional write. Writes nothing if the history already contains the reports. Replaces a
+/// damaged history, and returns the problem with it. Fails if a later version of Baton wrote the history. If the future
+/// is dropped, the request may still be carried out. Reporting a term again does no harm.
 ///
 /// # Errors
 /// [`HistoryError`] if the report was not written, or may not have been.
@@ -258,7 +258,7 @@ pub async fn report_terms(
     let mut damage = None;
     loop {
         let (found, reported) = (edit.read().await?, reported.to_vec());
-        // This thread also renews leases, and assembling a thousand terms would block it for too long.
+        // Use another thread: this one also renews leases, and processing a thousand terms would block it for too long.
         let next = tokio::task::spawn_blocking(move || with(found.as_deref(), reported)).await;
         let (content, problem) =
             next.map_err(|error| StoreError::Unknown(format!("the history could not be assembled: {error}")))??;
@@ -270,7 +270,7 @@ pub async fn report_terms(
     }
 }
 
-/// Returns the content to write instead of `found`, if it differs, and the damage in `found`, if any.
+/// Returns the content to write instead of `found`, if it differs, and the problem with `found`, if it is damaged.
 fn with(found: Option<&[u8]>, reported: Vec<PastTerm>) -> Result<(Option<Bytes>, Option<HistoryError>), HistoryError> {
     let (mut history, damage) = match found.map(History::decode).transpose() {
         Ok(history) => (history.unwrap_or_default(), None),

@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 
 use crate::{LeaseStore, Listed, Listing, ObjectStore, OperatorStore, PlainObject, Reading, Store, VersionedObject};
 
-/// One call of a store, with its arguments.
+/// One call to a store, with its arguments.
 #[derive(Clone, PartialEq, Debug)]
 #[expect(missing_docs, reason = "the variants are the methods of the traits, and the fields their arguments")]
 pub enum StoreCall {
@@ -30,7 +30,7 @@ pub enum StoreCall {
     RemoveElection(ElectionName),
 }
 
-/// The result of a successful call. Each variant contains what the method returns.
+/// The result of a successful call. Each variant contains the value that the method returns.
 #[derive(Clone, PartialEq, Debug)]
 #[expect(missing_docs, reason = "the variants are named after the types that the methods return")]
 pub enum StoreAnswer {
@@ -74,14 +74,41 @@ impl StoreCall {
     }
 }
 
-/// Code that runs instead of each call of an [`Intercept`] store.
+/// Code that runs instead of each call to an [`Intercept`] store.
 #[async_trait]
 pub trait Interceptor<S: ?Sized>: Send + Sync {
-    /// Answers `call`, usually with [`StoreCall::send`] to `store`. The answer must fit the call.
+    /// Answers `call`, usually by sending it to `store` with [`StoreCall::send`]. The answer's variant must match the
+    /// call's.
     async fn intercept(&self, call: StoreCall, store: &S) -> Result<StoreAnswer, StoreError>;
 }
 
 /// A store whose calls pass through `interceptor`.
+///
+/// # Example
+/// A store that is out of reach:
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+///
+/// use async_trait::async_trait;
+/// use baton_election::StoreError;
+/// use baton_store::{Intercept, Interceptor, LeaseStore, MemoryStore, StoreAnswer, StoreCall};
+///
+/// struct Outage;
+///
+/// #[async_trait]
+/// impl Interceptor<MemoryStore> for Outage {
+///     async fn intercept(&self, _call: StoreCall, _store: &MemoryStore) -> Result<StoreAnswer, StoreError> {
+///         Err(StoreError::Unknown("the store cannot be reached".to_owned()))
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let store = Intercept { store: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))), interceptor: Outage };
+/// assert!(matches!(store.elections().await, Err(StoreError::Unknown(_))));
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Intercept<S: ?Sized, F> {
     /// The store that the interceptor may call.

@@ -1,8 +1,8 @@
 //! The rules of an Azure blob lease, for stores that keep leases themselves.
 //!
-//! Nothing in this module reads a clock. A lease is measured from its last change (an acquire, a renewal or a break),
-//! and the store passes in the minimum time since that change. If that time is too short, the lease ends late, which is
-//! safe.
+//! Nothing in this module reads a clock. A lease is measured from its last change (an acquire, a renewal or a break).
+//! The store passes in a lower bound on the time since that change. If this bound is too low, the lease ends late,
+//! which is safe.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use baton_election::{LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreErro
 /// One election's object: its lease and its record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeaseObject {
-    /// Changes with each write of the record, and only then.
+    /// The object's version. It changes with each write of the record, and only then.
     pub version: Version,
-    /// None if another client created the object.
+    /// The object's record. `None` if a client other than Baton created the object.
     pub record: Option<Record>,
     /// The lease.
     pub lease: Lease,
@@ -22,17 +22,17 @@ pub struct LeaseObject {
 /// A lease, as of its last change.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Lease {
-    /// The id of the current or last holder; none if the lease was never held or was released.
+    /// The id of the current or last holder; `None` if the lease was never held or was released.
     pub holder: Option<LeaseId>,
-    /// The time from the last change to the expiry; none if the lease never expires.
+    /// The time from the last change to the expiry; `None` if the lease never expires.
     pub length: Option<Duration>,
-    /// The time from the last change to the break, if the lease is being broken.
+    /// The time from the last change until the break takes effect, if the lease is being broken.
     pub broken_after: Option<Duration>,
-    /// True if the holder and all processes that it started are known to have exited. Observed at each read, and never
-    /// saved.
+    /// True if the holder and all processes that it started are known to have exited. Determined at each read, and
+    /// never saved.
     pub is_abandoned: bool,
-    /// The number of changes that restarted the lease's time. If two reads return the same number, the lease was not
-    /// renewed in between.
+    /// The number of changes that have restarted the lease's time. If two reads return the same number, the lease was
+    /// not renewed in between.
     pub changes: u64,
 }
 
@@ -86,7 +86,7 @@ impl Lease {
     ) -> Result<(), StoreError> {
         match self.state(elapsed) {
             LeaseState::Free | LeaseState::Expired | LeaseState::Broken => {}
-            // The client repeats its request because the first answer may have been lost. It already holds the lease.
+            // The client already holds the lease. It repeats its request because the first answer may have been lost.
             LeaseState::Held | LeaseState::HeldForever if self.holder == Some(id) => {}
             LeaseState::Abandoned { holder } if instead_of == Some(holder) => {}
             LeaseState::Held
@@ -104,7 +104,7 @@ impl Lease {
     fn renew(&mut self, id: LeaseId, elapsed: Duration) -> Result<(), StoreError> {
         self.held_by(id)?;
         match self.state(elapsed) {
-            // No other client has acquired the lease since, because the holder is still this client.
+            // The holder is still this client, so no other client has acquired the lease since.
             LeaseState::Held
             | LeaseState::HeldForever
             | LeaseState::Abandoned { .. }
@@ -119,7 +119,7 @@ impl Lease {
 
     /// Replaces the holder's id, and renews the lease under the new id.
     fn reclaim(&mut self, from: LeaseId, id: LeaseId, elapsed: Duration) -> Result<(), StoreError> {
-        // The answer to an earlier request was lost: this client already holds the lease.
+        // This client already holds the lease. The answer to an earlier request must have been lost.
         if self.holder == Some(id) {
             return self.renew(id, elapsed);
         }
@@ -174,13 +174,13 @@ impl LeaseObject {
 
 /// Carries out one request on an election's object, if there is one.
 ///
-/// `elapsed` is the minimum time that has passed since the lease's last change. `next` is a version that was never used
-/// before. The answer to a recall or a survey covers only the object, and must be [completed](Reply::completed). If
-/// [`Lease::changes`] is different afterwards, the store must measure the lease from now on. After an error, the object
-/// is unchanged.
+/// `elapsed` is a lower bound on the time since the lease's last change. `next` is a version that was never used
+/// before. The answer to a recall or a survey covers only this object, and must be [completed](Reply::completed). If
+/// this call changes [`Lease::changes`], the store must measure the lease from this call. If this call returns an
+/// error, the object is unchanged.
 ///
 /// # Errors
-/// The [`StoreError`] that the request's contract defines.
+/// Returns the [`StoreError`] that the request's contract defines.
 pub fn apply(object: &mut Option<LeaseObject>, op: Op, elapsed: Duration, next: Version) -> Result<Reply, StoreError> {
     let (row, op) = match (object.as_mut(), op) {
         (None, Op::Read) => return Ok(Reply::Read(Snapshot::Nothing)),
@@ -211,8 +211,8 @@ pub fn apply(object: &mut Option<LeaseObject>, op: Op, elapsed: Duration, next: 
         Op::Renew { id } => row.lease.renew(id, elapsed).map(|()| Reply::Done),
         Op::Release { id } => row.lease.release(id).map(|()| Reply::Done),
         Op::Write { id, version, record } => {
-            // Check the lease first: a lost lease must end the instance at once, whereas after a conflict the host only
-            // reads again.
+            // Check the lease before the version. After a lost lease, the instance must end at once, whereas after a
+            // conflict, the host only reads again.
             row.lease.allows_writes(id, elapsed)?;
             if version != row.version {
                 return Err(StoreError::Conflict);

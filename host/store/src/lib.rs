@@ -1,21 +1,23 @@
 //! Storage for Baton: each election's lease and record, its coordinator's state, and modules.
 //!
-//! A store carries out the elector's requests, each as one atomic step. It neither retries requests nor interprets the
-//! contents. It maps errors to [`StoreError`]s by their codes, never by the status alone. Each backend passes the
-//! conformance suite.
+//! A store carries out each of the elector's requests as one atomic step. It does not retry requests or interpret the
+//! contents of objects. It maps errors to [`StoreError`]s by their error codes, never by the HTTP status alone. Each
+//! backend passes the conformance suite.
 //!
-//! - [`LeaseStore`] keeps leases, [`ObjectStore`] everything else. [`OperatorStore`] performs operators' actions on an
-//!   election. All three are implemented by [`sqlite`], [`azure`] and [`memory`]. [`lease`] contains the rules of a
-//!   lease, for stores that implement leases themselves.
-//! - [`state`] is a coordinator's state. [`ModuleStore`] keeps modules under their [`Digest`]s, the control object of
-//!   each election, and the nodes' announcements ([`Announcement`]). Every read of a module checks its digest.
-//! - [`conformance`] lists the guarantees of a store as cases, which `baton doctor` and the tests of stores run.
-//! - [`Intercept`] passes the calls of a store to an [`Interceptor`], which may delay, fail, count or change them.
-//! - `witness` detects that a host on this machine is dead. `reclaiming` reclaims a dead host's leases in a store that
-//!   is shared with other machines.
+//! - [`LeaseStore`] stores leases, and [`ObjectStore`] stores everything else. [`OperatorStore`] performs operators'
+//!   actions on an election. [`sqlite`], [`azure`] and [`memory`] implement all three. [`lease`] contains the rules of
+//!   a lease, for stores that implement leases themselves.
+//! - [`state`] is a coordinator's state. [`ModuleStore`] stores modules under their [`Digest`]s, each election's
+//!   control object, and the nodes' announcements ([`Announcement`]). Callers check the digest of each module that they
+//!   read.
+//! - [`conformance`] contains a test case for each guarantee of a store. `baton doctor` and the tests of stores run
+//!   these cases.
+//! - [`Intercept`] passes the calls to a store to an [`Interceptor`], which may delay, fail, count or change them.
+//! - `witness` detects dead hosts on this machine. `reclaiming` reclaims the leases of these hosts in a store that is
+//!   shared with other machines.
 //! - [`steering`] contains operators' commands to an election's nodes.
 //! - [`History`] lists an election's past terms, for people to read.
-//! - [`edit`] changes an object despite conflicts and unknown outcomes. `recall` finds the highest term in all objects.
+//! - [`edit`] changes an object despite conflicts and unknown outcomes. `recall` finds the highest term in any object.
 
 mod announcement;
 #[cfg(feature = "azure")]
@@ -81,7 +83,8 @@ pub use witness::LockFile;
 /// A store of leases and records.
 #[async_trait]
 pub trait LeaseStore: Send + Sync {
-    /// Carries out one request. A caller that drops the future must treat the outcome as [`StoreError::Unknown`].
+    /// Carries out one request. If the caller drops the future, the outcome is unknown, as after
+    /// [`StoreError::Unknown`].
     async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, StoreError>;
 
     /// Breaks the lease immediately, for operators, no matter which client holds it. Succeeds if the lease is already
@@ -100,14 +103,14 @@ pub trait LeaseStore: Send + Sync {
     /// The shortest and the longest lease that the store supports.
     fn lease_range(&self) -> (Duration, Duration);
 
-    /// Human-readable description of the slow step on which requests are now waiting, if any, such as a DNS lookup. The
-    /// step may outlive a request.
+    /// Human-readable description of a slow step, such as a DNS lookup, for which requests are currently waiting, if
+    /// there is one. The step may outlive a request.
     fn slow_step(&self) -> Option<String> {
         None
     }
 
-    /// Resolves when a reading of `election`, or a renewal of its lease, may show something new, once for each reason.
-    /// Never resolves for a store that detects nothing by itself. The hint is untrusted: it only makes the caller read
+    /// Resolves when reading `election` or renewing its lease may show something new. Each event resolves one call.
+    /// Never resolves for a store that cannot detect events. The hint is untrusted: it only makes the caller read
     /// earlier. Cancel safe.
     async fn hint(&self, election: &ElectionName) {
         let _ = election;
@@ -115,7 +118,7 @@ pub trait LeaseStore: Send + Sync {
     }
 }
 
-/// The error if a store cannot be used as configured.
+/// The error returned when a store cannot be used as configured.
 #[derive(Debug, thiserror::Error)]
 #[error("the store {store} cannot be used: {problem}")]
 pub struct OpenError {
@@ -124,7 +127,7 @@ pub struct OpenError {
 }
 
 /// Opens the leases of the store at `url` for a host, like [`open`]. With a lock file, the store detects dead hosts on
-/// this machine, and other hosts can detect the death of this host.
+/// this machine, and other hosts can detect when this host dies.
 ///
 /// # Errors
 /// [`OpenError`] if the store is not configured.
@@ -149,8 +152,8 @@ pub trait Store: LeaseStore + ObjectStore + OperatorStore {}
 
 impl<T: LeaseStore + ObjectStore + OperatorStore> Store for T {}
 
-/// Opens the store at `url`, without sending a request. Each handle has its own connections and threads. So if a caller
-/// uses one handle for leases and another for state, guests' commits cannot delay renewals.
+/// Opens the store at `url`, without sending a request. Each handle has its own connections and threads. Use one handle
+/// for leases and another for state, so that guests' commits cannot delay renewals.
 ///
 /// # Errors
 /// [`OpenError`] if the store is not configured.
@@ -195,6 +198,6 @@ fn check_length(
     )))
 }
 
-/// Part of the error message if another process holds the lock. The request had no effect, and may be repeated.
+/// Part of the error message when another process holds the lock. The request had no effect, and may be repeated.
 #[cfg(any(feature = "sqlite", feature = "conformance"))]
 pub(crate) const LOCKED: &str = "is locked";

@@ -1,4 +1,4 @@
-//! A store in this process's memory, for tests and `baton dev`. A test sets the time and injects faults.
+//! A store in this process's memory, for tests and `baton dev`. A test can set the time and inject faults.
 //!
 //! The store follows the rules of [`lease`](crate::lease), and passes the conformance suite like any other store.
 
@@ -27,11 +27,34 @@ pub enum Fault {
     LoseRequest,
     /// The request is carried out, but its answer is lost.
     LoseAnswer,
-    /// The request arrives only at the next [`MemoryStore::deliver`] or [`MemoryStore::deliver_writes`].
+    /// The request arrives only at the next call to [`MemoryStore::deliver`] or [`MemoryStore::deliver_writes`].
     Hold,
 }
 
-/// A store for tests in one process. Clones share the store.
+/// A store in memory. Clones share the store.
+///
+/// # Example
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+///
+/// use baton_election::{ElectionName, Op, Reply, Snapshot, StoreError};
+/// use baton_store::{LeaseStore, MemoryStore, ObjectStore, VersionedObject};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = MemoryStore::new(Arc::new(|| Duration::ZERO));
+/// let election = ElectionName::new("nightly-report")?;
+/// assert_eq!(store.request(&election, Op::Read).await?, Reply::Read(Snapshot::Nothing));
+///
+/// // Every change of an object names the version that it replaces; here, the object must not exist yet.
+/// let version = store.write(VersionedObject::State, &election, None, "1".into()).await?;
+/// let conflict = store.write(VersionedObject::State, &election, None, "2".into()).await;
+/// assert_eq!(conflict, Err(StoreError::Conflict));
+/// store.write(VersionedObject::State, &election, Some(&version), "2".into()).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct MemoryStore {
     clock: TimeSource,
@@ -39,12 +62,12 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// Creates an empty store that measures leases on `clock`.
+    /// Creates an empty store that measures leases with `clock`.
     pub fn new(clock: TimeSource) -> Self {
         Self { clock, state: Arc::default() }
     }
 
-    /// Injects a fault into the next request for which no fault is planned yet.
+    /// Injects a fault into the next request. Several calls affect several requests, in order.
     pub fn fail_next(&self, fault: Fault) {
         self.state().faults.push_back(fault);
     }
@@ -63,8 +86,8 @@ impl MemoryStore {
         held.into_iter().map(|write| state.save(write)).collect()
     }
 
-    /// Breaks the lease of `election` after `period`, or when the lease would expire, whichever is earlier. If `period`
-    /// is zero, breaks the lease at once.
+    /// Breaks the lease of `election` after `period`, or when the lease would have expired, whichever is earlier. If
+    /// `period` is zero, breaks the lease at once.
     ///
     /// # Errors
     /// [`StoreError::Lost`] if there is no lease to break.
@@ -89,7 +112,7 @@ impl MemoryStore {
         match state.faults.pop_front() {
             None => return state.save(write),
             Some(Fault::LoseRequest) => {}
-            // Drop the answer: losing it is the fault.
+            // Drop the answer, as this fault demands.
             Some(Fault::LoseAnswer) => drop(state.save(write)),
             Some(Fault::Hold) => state.held_writes.push(write),
         }
@@ -97,7 +120,7 @@ impl MemoryStore {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // If a step has panicked, the test has already failed.
+        // If the lock is poisoned, the test has already failed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -118,7 +141,7 @@ impl LeaseStore for MemoryStore {
         match state.faults.pop_front() {
             None => return state.carry_out(election.clone(), op, (self.clock)()),
             Some(Fault::LoseRequest) => {}
-            // Drop the answer: losing it is the fault.
+            // Drop the answer, as this fault demands.
             Some(Fault::LoseAnswer) => drop(state.carry_out(election.clone(), op, (self.clock)())),
             Some(Fault::Hold) => state.held.push((election.clone(), op)),
         }
@@ -290,8 +313,8 @@ impl State {
         )
     }
 
-    /// Calls `step`, which may change an election's object. `step` gets the time since the lease last changed, and a
-    /// new version.
+    /// Calls `step`, which may change an election's object. `step` receives the time since the lease last changed, and
+    /// a new version.
     fn change<T>(
         &mut self,
         election: &ElectionName,

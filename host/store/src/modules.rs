@@ -8,13 +8,13 @@ use time::OffsetDateTime;
 
 use crate::{Digest, Listing, ObjectStore, PlainObject, Reading, VersionedObject};
 
-/// The number of announcements that a caller reads at the same time.
+/// Number of announcements that a caller should read at the same time.
 pub const ANNOUNCEMENTS_AT_ONCE: usize = 32;
 
 pub(crate) const LONGEST_ANNOUNCEMENT: u64 = 64 << 10;
 
-/// Requests for modules, control objects and announcements, which an [`ObjectStore`] carries out. They fail with the
-/// errors of that store.
+/// Requests for modules, control objects and announcements. An [`ObjectStore`] carries them out, and they return its
+/// errors.
 #[async_trait]
 pub trait ModuleStore: ObjectStore {
     /// Reads an election's control object, unless it still has the version `known`.
@@ -22,11 +22,11 @@ pub trait ModuleStore: ObjectStore {
         self.read(VersionedObject::Control, election, known).await
     }
 
-    /// Writes an election's control object, on condition that the object has this version. If `version` is none, the
+    /// Writes an election's control object, on condition that the object has this version. If `version` is `None`, the
     /// condition is that the object does not exist.
     ///
     /// # Errors
-    /// [`StoreError::Conflict`] if the condition failed.
+    /// [`StoreError::Conflict`] if the condition does not hold.
     async fn write_control(
         &self,
         election: &ElectionName,
@@ -36,7 +36,7 @@ pub trait ModuleStore: ObjectStore {
         self.write(VersionedObject::Control, election, version, content).await
     }
 
-    /// The elections that have a control object, sorted. They may have no lease yet.
+    /// Returns the elections that have a control object, sorted. These elections may not have a lease yet.
     async fn controlled(&self) -> Result<Vec<ElectionName>, StoreError> {
         self.elections_with(VersionedObject::Control).await
     }
@@ -46,12 +46,13 @@ pub trait ModuleStore: ObjectStore {
         self.put(&PlainObject::Module(*digest), content).await
     }
 
-    /// The first `limit` bytes of a stored module. None if it does not exist. The caller checks the digest.
+    /// Returns the first `limit` bytes of a stored module, or `None` if the module does not exist. The caller must
+    /// check the digest.
     async fn get_module(&self, digest: &Digest, limit: u64) -> Result<Option<Bytes>, StoreError> {
         self.get(&PlainObject::Module(*digest), limit).await
     }
 
-    /// The modules of all elections, in the order of their digests.
+    /// Returns the modules of all elections, sorted by digest.
     async fn modules(&self) -> Result<Vec<StoredModule>, StoreError> {
         let listed = self.list(&Listing::Modules).await?;
         let modules = listed.into_iter().filter_map(|listed| match listed.object {
@@ -71,7 +72,7 @@ pub trait ModuleStore: ObjectStore {
         self.put(&announcement(election, node), content).await
     }
 
-    /// The nodes that have announced themselves in an election, sorted.
+    /// Returns the nodes that have announced themselves in an election, sorted.
     async fn announced_nodes(&self, election: &ElectionName) -> Result<Vec<String>, StoreError> {
         let listed = self.list(&Listing::Announcements(election.clone())).await?;
         let nodes = listed.into_iter().filter_map(|listed| match listed.object {
@@ -81,7 +82,7 @@ pub trait ModuleStore: ObjectStore {
         Ok(nodes.collect())
     }
 
-    /// The announcements of an election's nodes, by node.
+    /// Returns each node of an election with its announcement.
     async fn announcements(&self, election: &ElectionName) -> Result<Vec<(String, Bytes)>, StoreError> {
         let nodes = self.announced_nodes(election).await?;
         let said = futures::stream::iter(nodes).map(|node| async move {
@@ -91,12 +92,12 @@ pub trait ModuleStore: ObjectStore {
         said.buffered(ANNOUNCEMENTS_AT_ONCE).try_filter_map(async |said| Ok(said)).try_collect().await
     }
 
-    /// The announcement of one node. None if there is none.
+    /// Returns the announcement of one node, or `None` if there is none.
     async fn announced(&self, election: &ElectionName, node: &str) -> Result<Option<Bytes>, StoreError> {
         self.get(&announcement(election, node), LONGEST_ANNOUNCEMENT).await
     }
 
-    /// Withdraws a node's announcement. Succeeds if there is none.
+    /// Withdraws a node's announcement. Also succeeds if there is none.
     async fn withdraw(&self, election: &ElectionName, node: &str) -> Result<(), StoreError> {
         self.remove(&announcement(election, node), None).await.map(drop)
     }

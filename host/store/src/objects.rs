@@ -1,9 +1,9 @@
 //! Objects that a store keeps in addition to leases. An object is a named sequence of bytes.
 //!
-//! There are two kinds. A [`VersionedObject`] is changed only by conditional writes; an election has at most one of
-//! each. A [`PlainObject`] has a name that no other writer uses for other content, so it is written unconditionally.
-//! The meaning of the bytes is defined in [`state`](crate::state) and [`ModuleStore`](crate::ModuleStore), for all
-//! backends.
+//! There are two kinds of objects. A [`VersionedObject`] is changed only by conditional writes. An election has at most
+//! one object of each versioned type. A [`PlainObject`] has a name that no other writer uses for other content, so it
+//! can be written unconditionally. The meaning of the bytes is the same in all backends: see [`state`](crate::state)
+//! and [`ModuleStore`](crate::ModuleStore).
 
 use async_trait::async_trait;
 use baton_election::{ElectionName, StoreError, Version};
@@ -30,7 +30,7 @@ impl VersionedObject {
     pub const ALL: [Self; 4] = [Self::State, Self::Control, Self::Steering, Self::History];
 }
 
-/// An object whose name identifies the node that writes it, or its content.
+/// An object whose name identifies either the node that writes it or its content.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum PlainObject {
     /// A node's announcement in an election: `ELECTION/nodes/NODE`.
@@ -55,7 +55,7 @@ pub struct Listed {
     pub object: PlainObject,
     /// The object's size in bytes.
     pub size: u64,
-    /// Time of the last put, by the store's clock, to the second. Always known for modules; may be none for other
+    /// Time of the last put, by the store's clock, to the second. Always known for modules; may be `None` for other
     /// objects.
     pub put: Option<OffsetDateTime>,
 }
@@ -65,18 +65,18 @@ pub struct Listed {
 pub enum Reading {
     /// The object does not exist.
     Nothing,
-    /// The object still has the version that the reader already knows.
+    /// The object still has the version that the caller already knows.
     Unchanged,
     /// The object has this version and content.
     Found(Version, Bytes),
 }
 
 /// A store of objects. If a future is dropped, its request may still be carried out. Every request may fail with
-/// [`StoreError::Unknown`] (a change may have been carried out) or with [`StoreError::Misconfigured`] (it has not been
-/// carried out).
+/// [`StoreError::Unknown`] (a change may have been made) or with [`StoreError::Misconfigured`] (no change has been
+/// made).
 #[async_trait]
 pub trait ObjectStore: Send + Sync {
-    /// Reads an election's object. If the object still has the version `known`, the read costs next to nothing.
+    /// Reads an election's object. If the object still has the version `known`, the content is not transferred.
     async fn read(
         &self,
         object: VersionedObject,
@@ -84,8 +84,8 @@ pub trait ObjectStore: Send + Sync {
         known: Option<&Version>,
     ) -> Result<Reading, StoreError>;
 
-    /// Writes an election's object, on condition that the object has this version. If `version` is none, the condition
-    /// is that the object does not exist. Returns the new version, which is unique to this write.
+    /// Writes an election's object, on condition that the object has this version. If `version` is `None`, the
+    /// condition is that the object does not exist. Returns the new version, which is unique to this write.
     ///
     /// # Errors
     /// [`StoreError::Conflict`] if the condition failed.
@@ -97,7 +97,7 @@ pub trait ObjectStore: Send + Sync {
         content: Bytes,
     ) -> Result<Version, StoreError>;
 
-    /// Deletes an election's object if it has this version. Succeeds if the object does not exist.
+    /// Deletes an election's object if it has this version. Also succeeds if the object does not exist.
     ///
     /// # Errors
     /// [`StoreError::Conflict`] if the object has another version.
@@ -111,18 +111,18 @@ pub trait ObjectStore: Send + Sync {
     /// Returns the elections that have this kind of object, sorted.
     async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, StoreError>;
 
-    /// Writes an object, replacing any earlier content. If the object is a module that already exists, only the time of
-    /// its last put changes, to now: the caller is about to refer to the module.
+    /// Writes an object, replacing any earlier content. If the object is a module that already exists, only sets the
+    /// time of its last put to now, because the caller is about to refer to the module.
     async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), StoreError>;
 
-    /// Returns the first `limit` bytes of an object, if it exists. To find out whether it is larger than a limit,
-    /// request one more byte.
+    /// Returns the first `limit` bytes of an object, if it exists. To find out if the object is larger than some limit,
+    /// request one byte more than that limit.
     async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, StoreError>;
 
     /// Returns the objects of a listing, sorted by name.
     async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, StoreError>;
 
-    /// Removes an object, unless it was put after `put_until`. If the store does not record when an announcement was
-    /// put, it removes the announcement in any case. Returns true if the object is now absent.
+    /// Removes an object, unless it was put after `put_until`. If the store does not record when announcements were
+    /// put, it removes an announcement regardless of `put_until`. Returns true if the object is now absent.
     async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, StoreError>;
 }

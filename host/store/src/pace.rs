@@ -1,4 +1,4 @@
-//! Timeouts and retries for requests for state and similar objects.
+//! Timeouts and retries of requests for versioned objects such as the state.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use tokio::time::{Instant, sleep, timeout};
 
 use baton_base::jitter::doubled;
 
-/// Timeout for one attempt: long enough to transfer several megabytes over a slow connection.
+/// Timeout for one attempt. Long enough to transfer several megabytes over a slow connection.
 const TRY: Duration = Duration::from_secs(4);
 /// The first and the longest wait between attempts. Each wait is twice as long as the previous one, up to the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// Number of failed attempts after which the request is given up.
 const TRIES: u32 = 10;
-/// Age from which an edit is no longer retried. Commands wait 10 s for an answer, and an edit takes less than that,
-/// including its last attempt. So the user sees the store's error instead of a timeout.
+/// Age from which an edit is not retried any more. Commands wait 10 s for an answer. With this limit, an edit ends
+/// before that, including its last attempt, so the user sees the store's error instead of a timeout.
 const LONGEST_EDIT: Duration = Duration::from_secs(5);
 
-/// Makes one attempt. If it takes too long, its outcome is unknown.
+/// Makes one attempt. If the attempt takes too long, its outcome is unknown.
 pub(crate) async fn tried<T>(request: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
     timeout(TRY, request).await.unwrap_or_else(|_| Err(StoreError::Unknown(format!("no response within {TRY:?}"))))
 }
@@ -29,12 +29,12 @@ pub(crate) struct RetryPacer<'a> {
 }
 
 impl<'a> RetryPacer<'a> {
-    /// Creates a pacer that calls `tell` with the first error.
+    /// Creates a pacer. It calls `tell` with the first error.
     pub fn new(tell: &'a (dyn Fn(&StoreError) + Send + Sync)) -> Self {
         Self { begun: Instant::now(), tries: 0, tell }
     }
 
-    /// Waits before the next attempt. Fails if there should be no further attempt.
+    /// Waits before the next attempt. Returns an error if there should be no further attempt.
     pub async fn wait(&mut self, error: &StoreError) -> Result<(), String> {
         if self.tries == 0 {
             (self.tell)(error);
@@ -44,9 +44,9 @@ impl<'a> RetryPacer<'a> {
         if self.tries >= TRIES { Err(error.to_string()) } else { Ok(()) }
     }
 
-    /// Waits before the next attempt of an edit, whose caller is waiting for the answer. Returns the error if the edit
-    /// should be given up. This includes errors that the operator must fix: the store does not exist, or refuses this
-    /// host.
+    /// Waits before the next attempt of an edit, for which a caller is waiting. Returns the error if the edit should be
+    /// given up, for example because the store does not exist or refuses this host. The operator must fix such an
+    /// error.
     pub async fn wait_to_edit(&mut self, error: StoreError) -> Result<(), StoreError> {
         let is_late = self.begun.elapsed() >= LONGEST_EDIT;
         let given_up = is_late || matches!(error, StoreError::Misconfigured(_)) || self.wait(&error).await.is_err();

@@ -7,7 +7,7 @@ use super::{Announcement, History, HistoryError, KEPT_TERMS, PastTerm, StoreUrl,
 use super::{azure, witness};
 use baton_base::untrusted::{Reader, text};
 
-/// All readers of this package.
+/// All readers in this package.
 pub const READERS: &[Reader] = &[
     #[cfg(feature = "azure")]
     Reader { name: "record", read: azure::untrusted::record },
@@ -52,8 +52,8 @@ fn history(bytes: &[u8]) {
         Ok(history) => history,
         Err(error) => return drop(HistoryError::to_string(&error)),
     };
-    // A host must be able to read the history that it writes after it has read this one. The size must be within the
-    // limit.
+    // If a host has read this history, it must be able to read the history that it writes next. The size must stay
+    // within the limit.
     history.tell(PastTerm { term: 7, node: "node".to_owned(), ..PastTerm::default() });
     history.close();
     let written = history.encode();

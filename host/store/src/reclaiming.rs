@@ -1,23 +1,23 @@
 //! Reclaims the leases of dead hosts on this machine, in a store that is shared by hosts on many machines.
 //!
 //! When this host requests a lease, it writes the lease's id to a note next to its lock file ([`Notes`]). Suppose that
-//! a reading shows a held lease whose record names an incarnation on this machine. If that incarnation left a note, and
+//! a host reads a held lease, and the record names an incarnation on this machine. If that incarnation left a note, and
 //! its host and all its runners are dead, the lease is [`Reclaimable`](LeaseState::Reclaimable). A host on this machine
 //! then gives the lease a fresh id ([`Op::Reclaim`]) and begins the next term.
 //!
-//! The store still decides: it changes the id only for a client that sends the current id and the record's version. If
-//! the witness was wrong and the holder is alive, the holder's next renewal fails. So the old and the new holder
-//! overlap for at most D/6, where D is the lease's length. A holder that cannot reach the store ends at its deadline.
+//! The store still decides: it changes the id only if the client sends the current id and the record's version. If the
+//! witness was wrong and the holder is alive, the holder's next renewal fails. So the old and the new holder overlap
+//! for at most D/6, where D is the lease's length. A holder that cannot reach the store ends at its deadline.
 //!
-//! - If two hosts find the same note, one host takes the note and keeps it until that host's term is written. Until
-//!   then, the record names the dead holder. Afterwards, the note is useless. The host adds the fresh id to the note
-//!   before it sends the request. So if this host dies in between, the next host can reclaim the lease.
-//! - A note is removed while the record is being marked as released, before the lease is released. If the note cannot
-//!   be removed, the mark makes it useless, because the mark is always written before the release.
-//! - A note does not count if the record has no holder, or if the record names another incarnation than the note does.
-//! - No request waits for a slow disk: notes are written and removed during the request to the store. If the disk does
-//!   not respond in time, there is no note, and no death is detected. If a host is killed after an acquire but before
-//!   its note is written, other hosts wait until its lease has expired.
+//! - If two hosts find the same note, only one of them can take it, and keeps it until its own term is written. Until
+//!   then, the record names the dead holder. Afterwards, the note is useless. The host that takes the note adds the
+//!   fresh id before it sends the request. So if this host dies as well, the next host can still reclaim the lease.
+//! - When a holder releases its lease, it removes its note while it marks the record as released, before the release
+//!   itself. If the note cannot be removed, the mark makes the note useless.
+//! - A note does not count if the record has no holder, or names another incarnation than the note.
+//! - No request waits for a slow disk: notes are written and removed while the request to the store is under way. If
+//!   the disk does not respond in time, there is no note, and the host's death cannot be detected. If a host is killed
+//!   after it has acquired a lease but before its note is written, other hosts must wait for the lease to expire.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,10 +36,10 @@ const DISK_WITHIN: Duration = Duration::from_millis(100);
 /// Wraps a store and reclaims leases in it.
 pub(crate) struct Reclaiming {
     store: Arc<dyn LeaseStore>,
-    /// None if the boot id is unknown.
+    /// `None` if the boot id is unknown.
     notes: Option<Arc<Notes>>,
     deaths: Deaths,
-    /// Permit for a blocking file system call. A call that hangs delays only other such calls.
+    /// Permit for a blocking file system call. If a call hangs, only other such calls have to wait.
     asks: Arc<Semaphore>,
     disk_within: Duration,
     known: Mutex<HashMap<ElectionName, ReclaimState>>,
@@ -50,12 +50,12 @@ struct ReclaimState {
     noted: Option<LeaseId>,
     /// True if all notes that this host has written or taken have been removed.
     has_left: bool,
-    /// The record's incarnation, if it left no usable note. It will not write one later, because a host writes its note
-    /// before its record.
+    /// The incarnation in the record, if it has left no usable note. It will not write a note later, because a host
+    /// writes its note before its record.
     without_note: Option<String>,
     /// The dead holder's note.
     found: Option<Note>,
-    /// The dead holder's note. Set from the reclaim until this host has written its term.
+    /// The dead holder's note, which this host has taken. Set from the reclaim until this host has written its term.
     taken: Option<Taken>,
     /// True once the folder has been searched for notes of other hosts.
     has_looked: bool,
@@ -76,13 +76,13 @@ impl Reclaiming {
         }
     }
 
-    /// Runs a disk operation on another thread. None if it does not end in time.
+    /// Runs a disk operation on another thread. Returns `None` if the operation does not end in time.
     async fn ask<T: Send + 'static>(&self, question: impl FnOnce(&Notes) -> T + Send + 'static) -> Option<T> {
         let notes = Arc::clone(self.notes.as_ref()?);
         let asks = Arc::clone(&self.asks);
         let asked = async {
-            // The thread keeps the permit even if the caller has given up. The semaphore is never closed, so there is
-            // always a permit.
+            // The thread keeps the permit even if the caller has given up. `acquire_owned` fails only if the semaphore
+            // is closed, which never happens.
             let permit = asks.acquire_owned().await;
             let asked = tokio::task::spawn_blocking(move || {
                 let _permit = permit;
@@ -102,7 +102,7 @@ impl Reclaiming {
         self.notes.as_ref().is_some_and(|notes| notes.is_own(incarnation))
     }
 
-    /// Returns the snapshot. Corrects the lease's state if its holder is a dead host on this machine.
+    /// Returns the snapshot, with a corrected lease state if the holder is a dead host on this machine.
     async fn judged(&self, election: &ElectionName, read: Snapshot) -> Snapshot {
         let Snapshot::Object { lease, version, record: Some(record) } = read else {
             self.deaths.holds(election, None);
@@ -125,7 +125,7 @@ impl Reclaiming {
             known.taken.take_if(|taken| taken.note.place.incarnation != record.incarnation);
             known.taken.is_some()
         };
-        // This host has reclaimed the lease, and has not written its term yet.
+        // This host has reclaimed the lease, but has not written its term yet.
         if self.known(election, of_taken) {
             return LeaseState::Held;
         }
@@ -155,7 +155,7 @@ impl Reclaiming {
         lease
     }
 
-    /// Writes a note of the id under which this host requests a lease.
+    /// Writes a note with the id under which this host requests a lease.
     async fn note(&self, election: &ElectionName, id: LeaseId) {
         if self.known(election, |known| known.noted == Some(id)) {
             return;
@@ -186,7 +186,8 @@ impl Reclaiming {
                 Some(Some(taken)) => taken,
                 // Another host on this machine is reclaiming the lease, or the holder is alive.
                 Some(None) => return Err(StoreError::Held),
-                // The disk did not respond in time. Nothing was sent to the store, so the elector reads again.
+                // The disk did not respond in time, and nothing was sent to the store. After a conflict, the elector
+                // reads again.
                 None => return Err(StoreError::Conflict),
             };
             let note = taken.note.clone();
@@ -195,8 +196,8 @@ impl Reclaiming {
         };
         self.note(election, id).await;
         let mut answer = Err(StoreError::Held);
-        // Try the ids from the newest to the oldest, because the lease most likely has the newest. Skip the last id of
-        // the note: it is the fresh one.
+        // Try the ids from the newest to the oldest, because the lease is most likely held under the newest. Skip the
+        // last id in the note: it is the fresh one.
         for from in note.ids.iter().rev().skip(1).copied() {
             answer = self.store.request(election, Op::Reclaim { from, id, version: version.clone() }).await;
             if !matches!(answer, Err(StoreError::Lost(_))) {
@@ -207,7 +208,7 @@ impl Reclaiming {
             if !matches!(answer, Ok(_) | Err(StoreError::Unknown(_))) {
                 known.taken = None;
             }
-            // The lease has none of these ids: another client holds it, or it has ended.
+            // The lease is not held under any of these ids: it has ended, or another client holds it.
             if matches!(answer, Err(StoreError::Lost(_))) {
                 known.without_note = Some(note.place.incarnation);
             }
@@ -215,7 +216,8 @@ impl Reclaiming {
         answer
     }
 
-    /// Removes the taken note after this host has written its term: no other host may use it.
+    /// Removes the taken note after this host has written its term, because no other host may use the note from then
+    /// on.
     async fn begins(&self, election: &ElectionName) {
         if let Some(taken) = self.known(election, |known| known.taken.take()) {
             let _ = self.ask(move |notes| notes.remove_taken(taken)).await;
@@ -255,7 +257,8 @@ impl LeaseStore for Reclaiming {
                 }
                 answer => answer,
             },
-            // Also wait for the note. Once the record names this host, other hosts look for the note only once.
+            // Also wait until the note is written. Once the record names this host, other hosts look for the note only
+            // once.
             Op::Acquire { id, .. } => futures::join!(self.note(election, id), self.store.request(election, op)).1,
             Op::Reclaim { from, id, version } => self.reclaim(election, from, id, version).await,
             Op::Write { ref record, .. } if record.released => {
@@ -302,7 +305,7 @@ impl LeaseStore for Reclaiming {
             let of = election.clone();
             let has_others = self.ask(move |notes| notes.has_others(&of)).await;
             self.known(election, |known| known.has_looked = true);
-            // A host that left one of these notes may be dead.
+            // A host that has left one of these notes may be dead.
             if has_others == Some(true) {
                 return;
             }

@@ -1,12 +1,12 @@
-//! The embedded store: a folder of SQLite files for the hosts on one machine. Nothing needs to be installed.
+//! The embedded store: a folder with SQLite files for the hosts on one machine. Nothing needs to be installed.
 //!
 //! `lease.db` holds the leases and their records, `state.db` the coordinators' state, `control.db` control and steering
 //! objects, `history.db` the past terms, `modules.db` the modules, and `nodes/` the nodes' announcements.
 //!
-//! The store measures leases on the boot clock, which all processes of one boot share and nobody can set. A lease's
-//! stamp is the time of its last change. If the stamp is from another boot clock (before a reboot, or in another time
-//! namespace) or ahead of this clock, it cannot be compared with this clock. The store then measures the lease from the
-//! moment when it first saw that stamp, by the slowest clock.
+//! The store measures leases on the boot clock. All processes share this clock until the machine restarts, and nobody
+//! can set it. A lease's stamp is the time of its last change. A stamp cannot be compared with this boot clock if it is
+//! from another boot clock (before a reboot, or in another time namespace) or ahead of this one. The store then
+//! measures the lease from the moment when it first saw that stamp, by the slowest clock.
 
 mod announcements;
 mod batch;
@@ -47,26 +47,26 @@ use renewals::Renewals;
 use row::Stamp;
 
 /// Maximum number of requests for one election that run at the same time. More than one, so that a short request does
-/// not have to wait for a long one. Bounded, because each attempt on a hung disk leaves a blocked thread behind, and
-/// all these threads would continue at once when the disk recovers. Further requests wait without a thread, and are not
-/// sent if their caller gives up.
+/// not have to wait for a long one. There is a limit because each attempt on a hung disk leaves a blocked thread
+/// behind, and all these threads would continue at once when the disk recovers. Further requests wait without a thread,
+/// and are not carried out if their caller has given up.
 const LANES: usize = 4;
 
-/// Timeout for a lease request that waits for another client's transaction. A transaction takes only a few syncs of a
-/// tiny file, and the elector retries anyway.
+/// Timeout for a lease request that waits for another client's transaction. It can be short: a transaction takes only a
+/// few syncs of a tiny file, and the elector retries anyway.
 const LEASES_BUSY: Duration = Duration::from_millis(100);
 
-/// Timeout for a state request that waits for another client's transaction. A coordinator that commits continuously
-/// leaves only short gaps, and an operator's request must find one of them. A recall on a standby times out after 2 s,
-/// so the error that names the lock's holder must come earlier.
+/// Timeout for a state request that waits for another client's transaction. It must be long enough for an operator's
+/// request to find one of the short gaps that a continuously committing coordinator leaves. It must also be shorter
+/// than the 2 s after which a standby's recall times out, so that the error that names the lock's holder comes first.
 const STATES_BUSY: Duration = Duration::from_millis(1500);
 
-/// The same timeout for requests for control objects, steering objects and history. These have many readers and few
-/// writers.
+/// The same timeout for requests for control objects, steering objects and history. These objects have many readers and
+/// few writers.
 const CONTROL_BUSY: Duration = STATES_BUSY;
 
-/// The same timeout for modules: on a slow disk, another client may need this long to write a large module. Commands
-/// have a longer timeout, so that they can report this error.
+/// The same timeout for modules. On a slow disk, another client may need this long to write a large module. Commands
+/// have an even longer timeout, so that they can report this error.
 const MODULES_BUSY: Duration = Duration::from_secs(8);
 
 pub use super::url::SQLITE_LEASE_RANGE as LEASE_RANGE;
@@ -80,7 +80,7 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Creates a handle to the store in the folder `dir`. Does not access the disk yet.
+    /// Creates a handle to the store in the folder `dir`. Does not yet access the disk.
     pub fn new(dir: impl AsRef<Path>) -> Self {
         Self::with_boot(dir, BootClock::current())
     }
@@ -111,15 +111,15 @@ impl SqliteStore {
         Self::with(dir.as_ref(), boot, None)
     }
 
-    /// Creates a handle to the store in the folder `dir` for the host that owns `lock_file`. The handle detects when
-    /// another host that holds a lease exits, and lets other hosts detect when this host exits. Use it only for this
+    /// Creates a handle to the store in the folder `dir` for the host that owns `lock_file`. The handle detects when a
+    /// host that holds a lease has exited, and lets other hosts detect when this host has exited. Use it only for this
     /// host's own elections.
     pub fn with_lock_file(dir: impl AsRef<Path>, boot: BootClock, lock_file: Arc<LockFile>) -> Self {
         Self::with(dir.as_ref(), boot, Some(lock_file))
     }
 
     fn with(dir: &Path, boot: BootClock, lock_file: Option<Arc<LockFile>>) -> Self {
-        // If the working directory no longer exists, the path stays as it is.
+        // If the working directory no longer exists, a relative path stays as it is.
         let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
         let [leases, states, control, history, modules] = FILES.map(|name| dir.join(name));
         let asked = "the pushed versions, their results and the steering commands, such as a suspension";
@@ -128,7 +128,7 @@ impl SqliteStore {
         let control = Database::new(control, asked, objects::CONTROL_SCHEMA, CONTROL_BUSY);
         let history = Database::new(history, "the past terms", objects::HISTORY_SCHEMA, CONTROL_BUSY);
         let modules = Database::new(modules, "the modules", objects::MODULES_SCHEMA, MODULES_BUSY);
-        // Deaths and moves share one inotify queue, because the number of queues per user is small.
+        // Deaths and moves share one inotify queue, because a user can have only a few queues.
         let events = Arc::<FileEvents>::default();
         Self {
             shared: Arc::new(Databases {
@@ -203,8 +203,8 @@ impl SqliteStore {
         lane: Arc<Semaphore>,
         work: impl FnOnce(&Databases) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        // The thread keeps the permit even if the caller has given up. A lane is never closed, so there is always a
-        // permit.
+        // The thread keeps the permit even if the caller has given up. `acquire_owned` fails only if a lane is closed,
+        // which never happens.
         let permit = lane.acquire_owned().await;
         self.blocking(move |shared| {
             let _permit = permit;
@@ -213,8 +213,8 @@ impl SqliteStore {
         .await
     }
 
-    /// Runs `work` on a thread that may block. The work continues even if the future is dropped: by the store's
-    /// contract, a dropped request may still take effect.
+    /// Runs `work` on a thread that may block. If the future is dropped, the work continues: by the store's contract, a
+    /// dropped request may still take effect.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Databases) -> Result<T, StoreError> + Send + 'static,
@@ -253,8 +253,8 @@ impl LeaseStore for SqliteStore {
 
     async fn create(&self) -> Result<(), StoreError> {
         self.blocking(|shared| {
-            // Create the leases last: a node that can read them must also be able to recall terms from the other files.
-            // Create them even if another file could not be created.
+            // Create the lease database last: a node that can read leases must also be able to recall terms from the
+            // other files. Create it even if another file could not be created.
             let others = [&shared.states, &shared.control, &shared.history, &shared.modules].map(Database::create);
             let announcements = shared.announcements.create();
             let leases = shared.leases.create();
@@ -302,7 +302,7 @@ struct Databases {
     announcement_lane: Arc<Semaphore>,
 }
 
-/// The lock files with which hosts detect that another host has exited.
+/// The lock files by which hosts detect that another host has exited.
 struct Witness {
     own: Arc<LockFile>,
     deaths: Deaths,
@@ -354,9 +354,9 @@ impl Databases {
         Ok(answer)
     }
 
-    /// Returns the lease id and the lock file for the holder's note if `op` writes the record of this host's own term.
-    /// The note says that the lease ends with this incarnation. A holder that is still waiting for another instance to
-    /// end has not begun a term, and writes no note.
+    /// Returns the lease id and the lock file to write in the holder's note, if `op` writes the record of this host's
+    /// own term. The note says that the lease ends with this incarnation. A holder that is still waiting for another
+    /// instance to end has not begun a term, so it writes no note.
     fn noted_for(&self, op: &Op) -> Option<(LeaseId, &LockFileId)> {
         let place = self.witness.as_ref()?.own.place();
         match op {
@@ -367,7 +367,7 @@ impl Databases {
         }
     }
 
-    /// True if the host that holds the lease of `election` and all its runners have exited.
+    /// True if the host that holds the lease of `election` has exited, and so have all its runners.
     fn is_abandoned(&self, db: &Connection, election: &ElectionName, row: &LeaseObject) -> rusqlite::Result<bool> {
         let Some(Witness { own, deaths }) = &self.witness else { return Ok(false) };
         let holder = row::holder(db, election, row, &self.boot.id)?;
@@ -376,7 +376,7 @@ impl Databases {
         Ok(holder.is_some_and(|place| place.is_gone(deaths.folder())))
     }
 
-    /// Removes the lock files that no host needs. If that fails, the files stay until another host starts.
+    /// Removes the lock files that no host needs any more. If this fails, the files stay until another host starts.
     fn tidy_up(&self) {
         let Some(Witness { deaths, .. }) = &self.witness else { return };
         if let Ok(named) = self.leases.transact(Intent::Read, |db| row::holders(db).map(Ok)) {
@@ -384,7 +384,8 @@ impl Databases {
         }
     }
 
-    /// Returns the highest term in the record (`recorded`), the state and the announcements.
+    /// Returns the highest of three terms: `recorded`, the term in the state, and the highest term in the
+    /// announcements.
     fn recall(&self, election: &ElectionName, recorded: Term) -> Result<Term, StoreError> {
         let state = self.states.transact(Intent::Read, |db| objects::state_head(db, election).map(Ok))?;
         let announced = self.announcements.all(election, LONGEST_ANNOUNCEMENT)?;
@@ -399,8 +400,8 @@ impl Databases {
         step: impl FnOnce(&mut Option<LeaseObject>, Duration) -> Step<T>,
     ) -> Step<T> {
         let (before, stamp) = row::load(db, election)?.unzip();
-        // Read the clock inside the transaction. Otherwise, a transaction that waited for the lock could write an older
-        // stamp over a newer one.
+        // Read the clock inside the transaction. Otherwise, a transaction that had to wait for the lock could replace a
+        // newer stamp by an older one.
         let now = self.boot.now();
         let elapsed = match (&before, &stamp) {
             (Some(row), Some(stamp)) => self.elapsed(election, row, stamp, now),
@@ -408,7 +409,7 @@ impl Databases {
         };
         let mut object = before.clone();
         let answer = step(&mut object, elapsed)?;
-        // `is_abandoned` is only an observation, and is never saved.
+        // `is_abandoned` is determined at each read and never saved.
         object.iter_mut().for_each(|row| row.lease.is_abandoned = false);
         if answer.is_ok()
             && object != before
@@ -425,10 +426,10 @@ impl Databases {
         Ok(answer)
     }
 
-    /// Returns the minimum time that has passed since a lease's last change.
+    /// Returns a lower bound on the time since a lease's last change.
     fn elapsed(&self, election: &ElectionName, row: &LeaseObject, stamp: &Stamp, now: Duration) -> Duration {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        // The holder of a watched lease measures it on its own clocks, so use the lower bound.
+        // The holder of a watched lease measures the lease on its own clocks, so use the lower bound here.
         let least = (self.boot.least)();
         let lease = (stamp.clone(), row.lease.holder, row.lease.changes);
         // A watched lease stays watched, even once the boot clock has reached a stamp that was ahead of it.
@@ -437,11 +438,11 @@ impl Databases {
         }
         let is_own = (&stamp.boot, &stamp.time_namespace) == (&self.boot.id, &self.boot.time_namespace);
         // A stamp may be ahead of this boot clock if the machine was reset to an earlier state, or if another program
-        // wrote the row. Measured from such a stamp, the lease would not end until the clock reaches the stamp, if
-        // ever.
+        // wrote the row. Such a stamp cannot be used: the lease would not end before the clock has reached the stamp,
+        // if it ever does.
         match now.checked_sub(stamp.at).filter(|_| is_own) {
-            // A slewed clock may end a lease early. That is safe: the holder's clock never advances less than the boot
-            // clock, so the holder has already stopped.
+            // A slewed boot clock may end a lease early. This is safe: the holder's clock never advances less than the
+            // boot clock, so the holder has already stopped.
             Some(elapsed) => {
                 watched.remove(election);
                 elapsed

@@ -1,9 +1,10 @@
 //! Operators' commands to an election's nodes (`ELECTION/steering`).
 //!
-//! Steering can only keep a node from leading, so no safety guarantee depends on it. A **suspension** holds for every
-//! node until it is revoked. A **request** (to step down, to transfer) is followed once: its time starts when the node
-//! first reads it, on the node's own clock. A node ignores a request that existed before the node started. The clocks
-//! of two machines are never compared: the times in this object are only for people to read.
+//! Steering can only keep a node from leading, so no safety guarantee depends on it. A **suspension** applies to every
+//! node until it is revoked. A node follows a **request** (to step down, to transfer) only once. The request's time is
+//! counted from the moment when the node first reads the request, on the node's own clock. A node ignores a request
+//! that existed before the node started. The clocks of two machines are never compared: the times in this object are
+//! only for people to read.
 
 use std::time::Duration;
 
@@ -19,13 +20,13 @@ use baton_base::clock::{rfc3339, wall};
 /// would drop the new field.
 const FORMAT: u64 = 1;
 
-/// Size of the largest object to read, in bytes. Baton never writes a larger one.
+/// Maximum size of an object to read, in bytes. Baton never writes a larger object.
 const LARGEST: usize = 64 << 10;
 
 /// Maximum length of a reason, in bytes.
 pub const LONGEST_REASON: usize = 500;
 
-/// The longest time for which a leader that steps down can be made ineligible.
+/// The longest time for which a leader that steps down may be made ineligible.
 pub const LONGEST_STEP_DOWN: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The commands to an election's nodes.
@@ -33,7 +34,7 @@ pub const LONGEST_STEP_DOWN: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct Steering {
     /// The suspension, if any. No node leads while there is one.
     pub suspended: Option<CommandOrigin>,
-    /// The latest request, whether or not it has been followed.
+    /// The latest request. It stays here after nodes have followed it.
     pub request: Option<Request>,
 }
 
@@ -52,7 +53,7 @@ pub struct CommandOrigin {
     pub reason: Option<String>,
 }
 
-/// A command that is followed once.
+/// A command that nodes follow only once.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
@@ -66,25 +67,25 @@ pub struct Request {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Ask {
-    /// This start of a node stops leading, and is ineligible for a while.
+    /// This run of a node stops leading, and is ineligible for a while.
     StepDown {
         /// The node's id.
         node: String,
-        /// The incarnation: the id of this start of the node.
+        /// The incarnation: the id of this run of the node.
         incarnation: String,
         /// Duration in seconds.
         for_s: u64,
     },
-    /// All other nodes are ineligible until this start of a node has had its chance to lead.
+    /// All other nodes are ineligible until this run of a node has had its chance to lead.
     Transfer {
         /// The node's id.
         node: String,
-        /// The incarnation: the id of this start of the node.
+        /// The incarnation: the id of this run of the node.
         incarnation: String,
     },
 }
 
-/// Suffix of the author's name if the author is a leader that prefers another node.
+/// Suffix of the author's name if the author is a leader that hands over to a node with a higher priority.
 const PREEMPTS: &str = " (--preempt)";
 
 impl CommandOrigin {
@@ -100,10 +101,10 @@ impl CommandOrigin {
         self.by.ends_with(PREEMPTS)
     }
 
-    /// Creates the origin of a command given now.
+    /// Creates the origin of a command that is given now.
     ///
     /// # Errors
-    /// If the system cannot provide random numbers.
+    /// Fails if the system cannot provide random numbers.
     pub fn now(by: &str, reason: Option<&str>) -> Result<Self, getrandom::Error> {
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes)?;
@@ -111,7 +112,7 @@ impl CommandOrigin {
         Ok(Self { id, by: by.to_owned(), at: rfc3339(wall()), reason: reason.map(str::to_owned) })
     }
 
-    /// The author and the reason, for display.
+    /// Returns the author and the reason, for display.
     #[must_use]
     pub fn told(&self) -> String {
         match &self.reason {
@@ -121,14 +122,14 @@ impl CommandOrigin {
     }
 }
 
-/// The error if a steering object cannot be used.
+/// The error returned when a steering object cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SteeringError {
     /// The object is damaged, or another program wrote it.
     #[error("the election's steering object is damaged ({0}): `baton resume` replaces it with an empty one")]
     Damaged(String),
     /// A later version of Baton wrote the object.
-    #[error("the election's steering object has format {0}, and this version of Baton reads {FORMAT}: update Baton")]
+    #[error("the election's steering object has format {0}, but this version of Baton reads {FORMAT}: update Baton")]
     Format(u64),
 }
 
@@ -180,7 +181,7 @@ impl Steering {
     }
 }
 
-/// Reads an election's steering object. Returns an empty object if none was ever written.
+/// Reads an election's steering object. Returns an empty object if none has ever been written.
 ///
 /// # Errors
 /// [`EditError`] if the object cannot be read.
@@ -189,13 +190,15 @@ pub async fn read(store: &dyn ObjectStore, election: &ElectionName) -> Result<St
     Ok(found.map(|content| Steering::decode(&content)).transpose()?.unwrap_or_default())
 }
 
-/// Updates an election's steering object in one conditional write; writes nothing if `change` makes no changes.
+/// Updates an election's steering object in one conditional write. Writes nothing if `change` leaves the object as it
+/// is.
 ///
 /// If another client wins the race, calls `change` again, so `change` must be deterministic. If an earlier write may
 /// have succeeded, returns the result of the call to `change` that produced that write.
 ///
 /// # Errors
-/// Those of `change`, and [`EditError`]. Unless the error says that the outcome is unknown, nothing was changed.
+/// Returns the errors of `change`, and [`EditError`]. After an error, nothing has been changed, unless the error says
+/// that the outcome is unknown.
 pub async fn edit<T, E: From<EditError>>(
     store: &dyn ObjectStore,
     election: &ElectionName,
@@ -218,7 +221,7 @@ pub async fn edit<T, E: From<EditError>>(
     }
 }
 
-/// The error if the object was not read or changed.
+/// The error returned when the object could not be read or changed.
 pub type EditError = edit::EditError<SteeringError>;
 
 impl Unusable for SteeringError {
@@ -292,7 +295,8 @@ mod tests {
         assert_eq!(edit(&store, &job, suspend("1")).await, Ok(false));
         for (id, fault) in [("2", Fault::LoseAnswer), ("3", Fault::LoseRequest)] {
             store.fail_next(fault);
-            // Even if the edit reads its own write, the result describes the object before that write.
+            // The edit may find that its own first attempt was written. Even then, its result describes the object
+            // before that attempt.
             assert_eq!(edit(&store, &job, suspend(id)).await, Ok(true));
             assert_eq!(read(&store, &job).await.unwrap().mark(), format!("{id}/"));
         }

@@ -19,7 +19,7 @@ const AZURITE_ADDRESS: &str = "127.0.0.1:10000";
 /// The URL of a store. It contains no secrets: credentials come from the environment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StoreUrl {
-    /// The memory of this process, for `baton dev`. No URL refers to it.
+    /// The memory of this process, for `baton dev`. It has no URL.
     Memory,
     /// `sqlite:DIR`: a folder for the hosts on this machine.
     Sqlite(PathBuf),
@@ -40,7 +40,7 @@ pub enum StoreUrl {
     },
 }
 
-/// The part of a public cloud URL after the account's name.
+/// The part of a public cloud URL that follows the account's name.
 const PUBLIC_CLOUD: &str = ".blob.core.windows.net/";
 
 /// The error for a string that is not a valid store URL.
@@ -76,7 +76,7 @@ impl FromStr for StoreUrl {
         if let Some(folder) = text.strip_prefix(SQLITE) {
             return match folder {
                 "" => Err(wrong("the URL contains no folder")),
-                // The shell does not expand `~` here, and nobody wants a folder with that name.
+                // The shell has not expanded `~` here, and nobody wants a folder with that name.
                 "~" => Err(wrong("`~` is not expanded here: write the whole path")),
                 folder if folder.starts_with("~/") => Err(wrong("`~` is not expanded here: write the whole path")),
                 folder => Ok(Self::Sqlite(PathBuf::from(folder))),
@@ -137,7 +137,7 @@ impl fmt::Display for StoreUrl {
     }
 }
 
-/// Removes secrets from a store's URL: the user and password, the query (a SAS), the fragment, and the values of a
+/// Removes secrets from a store's URL: the user and password, the query (a SAS), the fragment, and the values in a
 /// connection string.
 fn redacted(store: &str) -> String {
     if store.contains(';') {
@@ -151,7 +151,7 @@ fn redacted(store: &str) -> String {
     body + &hidden
 }
 
-/// Shows the value of a pair in a connection string only if the value is known to be harmless.
+/// Hides the value of a pair in a connection string, unless the value is known to be harmless.
 fn redact_pair(pair: &str) -> String {
     const HARMLESS: [&str; 5] =
         ["AccountName", "DefaultEndpointsProtocol", "EndpointSuffix", "BlobEndpoint", "UseDevelopmentStorage"];

@@ -1,18 +1,19 @@
-//! Detects dead hosts on this machine by the kernel's file locks, so that no host need wait until their leases expire.
+//! Detects dead hosts on this machine by the kernel's file locks, so that other hosts need not wait for the dead hosts'
+//! leases to expire.
 //!
-//! Each start of a host (an incarnation) has a lock file. The host holds a write lock on the first byte, and each of
-//! its runners holds one on a byte of its own: a runner causes effects, and may outlive its host. So the incarnation is
-//! dead once *no process* holds a write lock on the file. A checker tests this with a shared lock on the whole file,
-//! which does not block other checkers.
+//! Each run of a host (an incarnation) has a lock file. The host holds a write lock on the first byte. Each of its
+//! runners holds a write lock on another byte, because a runner causes effects and may outlive its host. So the
+//! incarnation is dead once *no process* holds a write lock on the file. A checker tests this with a shared lock on the
+//! whole file, which does not block other checkers.
 //!
-//! The locks belong to open file descriptions (`F_OFD_SETLK`, fcntl_locking(2)). The kernel releases one when the last
-//! descriptor of its description is closed or its process has exited, but not when another descriptor of the file is
-//! closed. A runner inherits its descriptor, already locked, at the fork, and its seccomp filter prevents it from using
-//! the descriptor.
+//! The locks belong to open file descriptions (`F_OFD_SETLK`, fcntl_locking(2)). The kernel releases a lock when the
+//! last descriptor of its description is closed, for example because the process has exited, but not when other
+//! descriptors of the same file are closed. A runner inherits its descriptor at the fork, already locked, and its
+//! seccomp filter prevents it from using the descriptor.
 //!
-//! A lock file counts only if it is the same file that the incarnation has locked. The checker knows the file's device
-//! and inode from the holder's own note ([`LockFileId`]), so a file in a copied folder does not count. While a lock is
-//! held, the inode is not reused. Afterwards a wrong answer does no harm, since no process of the incarnation is left.
+//! A lock file counts only if it is the file that the incarnation has locked. The checker knows the file's device and
+//! inode from the holder's own note ([`LockFileId`]), so a file in a copied folder does not count. While a lock is
+//! held, the inode is not reused. After that, reuse does no harm, since no process of the incarnation is left.
 
 mod deaths;
 #[cfg(feature = "azure")]
@@ -34,17 +35,20 @@ use crate::StoreUrl;
 use crate::file_system::foreign;
 pub(crate) use deaths::Deaths;
 
-/// Number of attempts to create a lock file while other hosts tidy up.
+/// Maximum number of attempts to create a lock file. An attempt can fail because another host tidies up at the same
+/// time.
 const TRIES: usize = 10;
 
-/// Number of bytes to try for a runner if other processes hold locks that they should not hold.
+/// Maximum number of bytes to try for a runner. A byte can fail only if another process holds a lock that it should not
+/// hold.
 const BYTES: usize = 16;
 
 /// Maximum number of directory entries to read when tidying up.
 const TIDIED: usize = 4096;
 
-/// The folder of a store's lock files. If the store is local to this machine, the folder is inside the store; otherwise
-/// it is inside `state`, the folder for this user's persistent host data. None if neither exists.
+/// Returns the folder for a store's lock files. If the store is local to this machine, the folder is inside the store.
+/// Otherwise, it is inside `state`, the folder for this user's persistent host data. Returns `None` for a store in
+/// memory, or if there is no `state` folder.
 #[must_use]
 pub fn folder(store: &StoreUrl, state: Option<&Path>) -> Option<PathBuf> {
     match store {
@@ -54,7 +58,7 @@ pub fn folder(store: &StoreUrl, state: Option<&Path>) -> Option<PathBuf> {
     }
 }
 
-/// Name of the folder inside `state`; see [`folder`]. In addition to lock files, it contains notes of leases.
+/// Name of the folder inside `state`; see [`folder`]. In addition to lock files, it contains notes with lease ids.
 const LEASES: &str = "leases";
 
 pub(crate) const FOLDER: &str = "holders";
@@ -81,14 +85,14 @@ pub enum LockFileError {
     },
 }
 
-/// The lock file of this incarnation. The host counts as alive as long as this value or any of the host's runners
-/// exists.
+/// The lock file of this incarnation. The host counts as alive as long as this value exists, or any of its runners is
+/// alive.
 #[derive(Debug)]
 pub struct LockFile {
     folder: PathBuf,
     place: LockFileId,
     file: File,
-    /// The next runner's byte. No byte is used twice.
+    /// The byte for the next runner. No byte is used twice.
     next: AtomicI64,
 }
 
@@ -97,14 +101,15 @@ pub struct LockFile {
 pub struct LockFileId {
     /// The incarnation, which is the file's name.
     pub incarnation: String,
-    /// The device on which the file is.
+    /// The device that contains the file.
     pub device: u64,
     /// The file's inode on that device.
     pub inode: u64,
 }
 
 impl LockFile {
-    /// Creates the lock file of an incarnation, and its folder. May block for as long as the file system does.
+    /// Creates the lock file of an incarnation, and the folder if it does not exist. May block for as long as the file
+    /// system does.
     ///
     /// # Errors
     /// [`LockFileError`] if the file cannot be created. A host can also run without a lock file.
@@ -119,8 +124,8 @@ impl LockFile {
             if let Some(kind) = foreign(&file).map_err(failed)? {
                 return Err(LockFileError::Foreign { folder: folder.to_owned(), kind });
             }
-            // Check that the path still names the locked file: a host that tidies up may have removed it before it was
-            // locked.
+            // Check that the locked file is still at the path: a host that tidies up may have removed the file before
+            // it was locked.
             let is_locked = lock(file.as_fd(), libc::F_WRLCK, 0, 1).map_err(failed)?;
             if is_locked && stat(&path).is_ok_and(|named| is_same(&named, &own)) {
                 let place = LockFileId { incarnation: incarnation.to_owned(), device: own.st_dev, inode: own.st_ino };
@@ -146,9 +151,10 @@ impl LockFile {
     /// is closed.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Returns the system's errors.
     pub fn for_runner(&self) -> io::Result<OwnedFd> {
-        // Opening this path creates a new file description for the same file, even if the file was renamed or removed.
+        // Opening this path creates a new file description for the same file, even if the file has been renamed or
+        // removed.
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let file = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         let own = fstat(&file)?;
@@ -178,8 +184,8 @@ impl LockFileId {
     }
 }
 
-/// True if the kernel reports that all processes of the incarnation have exited. False if that is uncertain: [`folder`]
-/// contains no such lock file, or its file system is not local.
+/// True if the kernel's locks show that all processes of the incarnation have exited. False if this is uncertain
+/// because [`folder`] contains no such lock file, or because its file system is not local.
 #[must_use]
 pub fn has_ended(folder: &Path, incarnation: &str) -> bool {
     let look = || -> io::Result<bool> {
@@ -189,7 +195,7 @@ pub fn has_ended(folder: &Path, incarnation: &str) -> bool {
     look().unwrap_or(false)
 }
 
-/// Removes the lock files of dead incarnations that are not needed. Skips files that cannot be removed.
+/// Removes the lock files of dead incarnations, unless they are still needed. Skips files that cannot be removed.
 pub(crate) fn tidy_up(folder: &Path, is_needed: impl Fn(&str) -> bool) -> io::Result<()> {
     let folder = open_folder(folder)?;
     for entry in Dir::read_from(&folder)?.take(TIDIED) {
@@ -198,7 +204,8 @@ pub(crate) fn tidy_up(folder: &Path, is_needed: impl Fn(&str) -> bool) -> io::Re
         if !is_incarnation(incarnation) || is_needed(incarnation) {
             continue;
         }
-        // While `file` is open, its shared lock keeps other hosts from locking a file that is about to be unlinked.
+        // While `file` is open, its shared lock prevents other hosts from locking this file, which is about to be
+        // removed.
         if let Ok((file, _)) = open_lock_file(&folder, incarnation)
             && is_unlocked(file.as_fd()).unwrap_or(false)
         {
@@ -243,14 +250,15 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// True if no process holds a write lock on the file. If so, this file description then holds a shared lock on the
-/// whole file.
+/// True if no process holds a write lock on the file. In that case, this file description now holds a shared lock on
+/// the whole file.
 fn is_unlocked(file: BorrowedFd<'_>) -> io::Result<bool> {
-    // Length 0 locks up to the largest offset.
+    // A length of 0 means up to the largest possible offset.
     lock(file, libc::F_RDLCK, 0, 0)
 }
 
-/// Locks a range of a file for its open file description, without waiting. False if other locks conflict.
+/// Locks a range of a file on behalf of its open file description, without waiting. Returns false if there is a
+/// conflicting lock.
 fn lock(file: BorrowedFd<'_>, kind: libc::c_int, from: i64, length: i64) -> io::Result<bool> {
     let wanted = wanted(kind, from, length)?;
     // SAFETY: `file` is open and `wanted` is a valid `flock` until the call returns. `F_OFD_SETLK` only reads `wanted`.

@@ -136,8 +136,8 @@ fn outage_is_counted_and_keeps_node_ready(fleet: Fleet) {
     fleet.check_promises();
 }
 
-/// Breaks the lease, so that the store refuses the next renewal. To acquire the lease again, the node first recalls the
-/// highest term in the store.
+/// Breaks the lease, so that the store refuses the next renewal. Before the node acquires the lease again, it reads the
+/// highest term from the store (a `recall`).
 fn refused_store_requests_are_counted(fleet: Fleet) {
     let (alpha, term) = fleet.leader("alpha");
     let asked =
@@ -175,8 +175,8 @@ fn swap_gap_is_timed_and_module_is_reported(fleet: Fleet) {
     fleet.check_promises();
 }
 
-/// Replaces the hosts one after another. Stops each old host only after the previous new host has become ready. All
-/// running hosts stay live.
+/// Replaces the hosts one after another: stops an old host, starts a new one, and continues once the new host is ready.
+/// All running hosts must stay live.
 #[test]
 fn rolling_update_proceeds_without_leadership() {
     let fleet = Fleet::new(Store::sqlite());
@@ -412,7 +412,7 @@ fn host_is_not_live_when_control_threads_hang() {
 #[test]
 fn host_is_not_live_when_watchdog_is_late() {
     let fleet = Fleet::new(Store::sqlite());
-    // The watchdog only watches leaders.
+    // The watchdog watches only leaders, so this test needs a leader.
     let (alpha, _) = fleet.leader("alpha");
     freeze(&alpha, "watchdog");
     let answer = Endpoint::of(&alpha).ask_until("/livez", 503);
@@ -506,7 +506,7 @@ fn probes_are_answered_despite_held_connections_and_garbage() {
     let fleet = Fleet::new(Store::sqlite());
     let (mut node, term) = fleet.leader("alpha");
     let at = Endpoint::of(&node);
-    // The test keeps its end of about 500 connections open, although the host closes most of them at its end.
+    // The test keeps about 500 connections open on its side, although the host closes most of them on its own side.
     let mut held = Vec::new();
     for number in 0..CONNECTIONS {
         let Ok(mut stream) = TcpStream::connect(at.0) else { continue };

@@ -215,7 +215,8 @@ fn check_reports_kind_of_module() {
         let text = check(&module, &[]);
         let line = text.stdout.lines().find(|line| line.starts_with("  kind")).expect("a line with the kind");
         assert!(line.contains(kind) && line.contains(says), "{line}");
-        // The digest is that of the file, even if the file is a core module that was wrapped as a component.
+        // The report must contain the digest of the file itself, even if the file is a core module that Baton wraps in
+        // a component.
         let sum = std::process::Command::new("sha256sum").arg(&module).output().expect("sha256sum").stdout;
         let sum = String::from_utf8_lossy(&sum).into_owned();
         let digest = report["digest"].as_str().and_then(|digest| digest.strip_prefix("sha256:"));
@@ -296,7 +297,7 @@ fn command_fails_when_it_returns_error() {
 }
 
 /// A runner rehearses the start of an instance before its term, but without the module's start function. This module's
-/// start function never returns. If a rehearsal ran it, the rehearsal would be abandoned after 2 s.
+/// start function never returns. If a rehearsal ran the start function, the host would abandon the rehearsal after 2 s.
 #[test]
 fn start_function_runs_only_in_a_term() {
     let text = r#"(component

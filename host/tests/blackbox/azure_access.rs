@@ -33,7 +33,7 @@ fn connection_string_sets_endpoint_of_account() {
     let status = command(&fleet, &by_key, &["status", ELECTION, "--output=json"]);
     assert_eq!(status.code, Some(0), "{status:?}");
     assert_eq!((&status.json()[0]["node"], &status.json()[0]["term"]), (&"alpha".into(), &term.into()), "{status:?}");
-    // The same election is visible through the store's URL for the emulator.
+    // `baton status` shows the same election through the store's emulator URL.
     assert_eq!(fleet.status()["term"], term);
     assert_eq!(alpha.terminate().code(), Some(0));
     fleet.check_promises();
@@ -80,7 +80,7 @@ fn signature_without_write_is_reported_once_and_node_waits() {
     assert_eq!((status.code, &status.json()[0]["term"]), (Some(0), &term.into()), "{status:?}");
     assert!(alpha.is_running(), "a host survives problems of its store");
     assert_eq!((alpha.terminate().code(), beta.terminate().code()), (Some(0), Some(0)));
-    // The same complaint is logged again only if a different problem was logged since.
+    // The node logs a complaint again only if it has logged a different problem in between.
     let events = fleet.journal.events();
     let silences = events.iter().filter(|event| event.name == "unreachable" && event.from == "alpha").count();
     assert!(complaints(&events).len() <= 1 + silences, "the same problem is reported once: {events:?}");
@@ -89,8 +89,8 @@ fn signature_without_write_is_reported_once_and_node_waits() {
     fleet.check_promises();
 }
 
-/// A node that cannot list announcements does not know whether this is the first term. So it waits as if a previous
-/// term's lease had to expire.
+/// A node that cannot list announcements does not know whether this is the first term. So it waits as long as it would
+/// for the lease of a previous term to expire.
 #[test]
 fn signature_without_list_waits_for_previous_lease() {
     let fleet = Fleet::new(Store::azurite());

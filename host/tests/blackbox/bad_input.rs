@@ -1,4 +1,5 @@
-//! Bad input. Each error says what is wrong, where, and what to do. Nothing panics or hangs.
+//! Bad input. Each error must say what is wrong and where, and how to fix it. Bad input must never cause a panic or a
+//! hang.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -28,7 +29,7 @@ fn run(module: &Path, args: &[&str]) -> Finished {
     finish(command)
 }
 
-/// Checks that a command was refused as a wrong configuration, and that its error contains all of `says`.
+/// Checks that the command reported a wrong configuration, with an error that contains all of `says`.
 #[track_caller]
 fn refused(finished: &Finished, says: &[&str]) {
     assert_eq!(finished.code, Some(2), "a wrong configuration exits with 2: {finished:?}");
@@ -260,7 +261,7 @@ fn missing_container_is_reported_once_and_node_waits() {
     fleet.beat_above(0);
     let events = fleet.journal.events();
     let named = |name: &str| events.iter().filter(|event| event.name == name).count();
-    // The same complaint is logged again only if a different problem was logged since.
+    // The node logs a complaint again only if it has logged a different problem in between.
     assert!(named("misconfigured") <= 1 + named("unreachable"), "the same problem is reported once: {events:?}");
     fleet.check_promises();
 }
@@ -284,8 +285,8 @@ fn wrong_account_key_is_reported_and_never_logged() {
     assert!(!log.contains(key), "a key is never logged: {log}");
 }
 
-/// A host inherits the set of ignored and blocked signals from its parent. The parent may be a supervisor, or a shell
-/// that runs `trap '' CHLD; exec baton …`.
+/// A host inherits from its parent which signals are ignored and which are blocked. The parent may be a supervisor, or
+/// a shell that runs `trap '' CHLD; exec baton …`.
 #[test]
 fn instance_end_is_noticed_when_parent_blocks_signals() {
     let fleet = Fleet::new(Store::sqlite());

@@ -1,4 +1,4 @@
-//! Commands that exit by themselves: `status`, `check`, `rerun`, `run --print-config`.
+//! Commands that exit on their own: `status`, `check`, `rerun`, `run --print-config`.
 
 use baton_store::Digest;
 use rusqlite::Connection;
@@ -12,7 +12,7 @@ use crate::modules;
 use crate::node::{Journal, Launch, baton, finish, until};
 use crate::store::Store;
 
-/// The keys of each election in `baton status --output=json`. All of them are always present.
+/// The keys of each election's row in `baton status --output=json`. All of them are always present.
 const KEYS: [&str; 11] =
     ["election", "lease", "term", "node", "since", "module", "outcome", "failures", "suspended", "labels", "usage"];
 
@@ -99,7 +99,8 @@ fn status_fails_when_store_is_missing() {
     assert!(status.stderr.contains("lease.db") && status.stderr.contains("correct `--store`"), "{status:?}");
 }
 
-/// A host that is stopped in the middle of a request leaves its store locked.
+/// A host that is stopped (SIGSTOP) in the middle of a request keeps its store locked. Here, the test itself holds the
+/// locks.
 #[test]
 fn commands_name_the_process_that_locks_the_store() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::KeepsHistory);
@@ -127,8 +128,8 @@ fn commands_name_the_process_that_locks_the_store() {
                 commands.iter().map(|(args, file)| (scope.spawn(move || run(args)), args, file)).collect();
             for (started, args, file) in runs {
                 let mut finished = started.join().expect("the command does not panic");
-                // On a busy machine, a command may time out before SQLite reports the lock. In that case, the command
-                // runs again.
+                // On a busy machine, a command may time out before SQLite reports the lock. In that case, the test runs
+                // the command again.
                 until("the lock to be named", || {
                     let holder = format!("process {} (", std::process::id());
                     let is_named = [*file, &holder].iter().all(|word| finished.stderr.contains(word));
@@ -249,8 +250,8 @@ fn sockets_of_other_processes_do_not_delay_status() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Beats);
     let _node = fleet.node("alpha");
     fleet.beat_above(0);
-    // These sockets have names that look like the names of hosts' sockets, and that sort before them. Their backlogs
-    // are full, and no process accepts their connections.
+    // These sockets' names look like the names of hosts' sockets and sort before them. The backlogs are full, and no
+    // process accepts connections.
     let user = rustix::process::geteuid().as_raw();
     let full: Vec<_> = (0..20)
         .map(|n| {
@@ -300,7 +301,7 @@ fn check_accepts_module_and_reports_its_contents() {
     }
     let imports = report["imports"].as_array().expect("imports");
     assert!(imports.iter().all(|import| keys(import) == "granted name needs"), "{json:?}");
-    // The text output also names each import and export.
+    // The text output must also name each import and export.
     let named = imports.iter().chain(report["exports"].as_array().expect("exports"));
     for name in named.filter_map(|one| one["name"].as_str().or(one.as_str())) {
         assert!(text.stdout.contains(name), "{name} is missing: {text:?}");

@@ -1,4 +1,4 @@
-//! Configuration and secrets. The coordinator receives both. Secrets appear nowhere else.
+//! Configuration and secrets. The coordinator receives both, and secrets must appear nowhere else.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -16,7 +16,7 @@ fn fleet(guest: Guest) -> Fleet {
     Fleet::new(Store::sqlite()).with(guest)
 }
 
-/// Waits for a line of the guest's printed configuration that contains all of `words`.
+/// Waits until the guest prints a line of its configuration that contains all of `words`.
 fn config_line(fleet: &Fleet, words: &[&str]) -> Event {
     fleet.beat(&format!("a line with {words:?}"), |event| words.iter().all(|word| event.text("line").contains(word)))
 }
@@ -41,7 +41,8 @@ fn config_and_secrets_reach_guest_as_variables_and_config() {
         ("other", SECRET),
     ] {
         let line = config_line(&fleet, &[&format!("variable {name}={value}; "), &format!("config {name}={value}")]);
-        // `--env` sets variables, not configuration. The guest does not get the host's own variables.
+        // `--env` sets environment variables, not configuration entries. The guest does not get the host's own
+        // variables.
         let line = line.text("line");
         assert!(!line.contains("config BEHAVIOUR") && line.contains("variable BEHAVIOUR=config"), "{line}");
         assert!(!line.contains("DB_PASSWORD") && !line.contains("PATH="), "{line}");
@@ -63,7 +64,8 @@ fn secret_file_is_read_again_for_each_term() {
     replace("new\r\n");
     let line = config_line(&fleet, &["config token=new"]);
     assert!(!line.text("line").contains('\r'), "the line ending is not part of the secret: {line:?}");
-    // If the file is missing, no instance of the term starts, and the log says why. A later term reads the file again.
+    // If the secret's file is missing, the term's instance cannot start, and the log says why. A later term reads the
+    // file again.
     fs::remove_file(&file).expect("the file is removed");
     let ended = fleet.journal.event("a term that cannot start", |e| e.name == "ended" && e.text("outcome") == "unable");
     for word in ["a secret is missing", "token", "No such file"] {
@@ -77,7 +79,8 @@ fn secret_file_is_read_again_for_each_term() {
 #[test]
 fn rotated_kubernetes_secret_is_followed() {
     let fleet = fleet(Guest::TellsConfig);
-    // The kubelet makes the file a link to `..data/token`, and `..data` a link to the version's folder.
+    // Uses the layout of a kubelet's volume: the file is a link to `..data/token`, and `..data` is a link to the folder
+    // of the current version.
     let mount = fleet.home.path().join("mount");
     let version = |folder: &str, text: &str| {
         fs::create_dir_all(mount.join(folder)).expect("a folder");

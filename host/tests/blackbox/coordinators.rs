@@ -1,4 +1,4 @@
-//! Several coordinators in one host do not disturb each other.
+//! Several coordinators in one host, which must not disturb each other.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ fn beats_beside_table(other: &str, starts: impl FnOnce(Launch) -> Launch, did: i
     let mut node = starts(Launch::run("alpha", home.path(), &journal)).start();
     let other = journal.event("the start of the other", |e| e.name == "started" && e.text("election") == "other");
     let first = journal.event("a beat", |e| e.name == "output" && e.text("election") == "beats" && e.ts > other.ts);
-    // The lease is long, so that a busy machine does not end the term.
+    // The lease is long, so that the term does not end on a busy machine.
     let beats = journal.wait_for_the_last("many beats while the other runs", |events| {
         let beats = events.iter().filter(|e| e.name == "output" && e.text("election") == "beats" && e.ts >= first.ts);
         let beats: Vec<_> = beats.cloned().collect();
@@ -62,7 +62,7 @@ fn beats_beside_table(other: &str, starts: impl FnOnce(Launch) -> Launch, did: i
 fn coordinators_start_together_on_a_new_store() {
     const MANY: usize = 8;
     // If the coordinators did not wait until the new store has been created, one of them would read it too early in
-    // about half of the starts. So the test makes 6 starts.
+    // about half of the starts. So the test starts the host 6 times.
     for _ in 0..6 {
         let store = Store::sqlite();
         let home = tempfile::tempdir().expect("a folder");
@@ -133,8 +133,9 @@ fn flood_displaces_no_lines_of_another_when_log_is_unread() {
     journal.wait("eight lines of the log", |events| (events.iter().filter(is_log).count() >= 8).then_some(()));
     journal.event("the lost lines of the flood", |event| is_event_of(event, "output_dropped", "floods"));
     assert_eq!(node.terminate().code(), Some(0));
-    // A host that exits writes its queued lines for at most half a second more. The last lines are queued behind the
-    // flood and may be lost. The host reports that loss with a different reason, so the check below ignores it.
+    // A host that is exiting keeps writing its queued lines for at most another half second. The last lines are queued
+    // behind the flood and may be lost. The host reports that loss with a different reason, so the check below ignores
+    // it.
     let is_displaced =
         |event: &Event| is_event_of(event, "output_dropped", "logs") && event.text("reason").contains("faster");
     let lost = journal.events().into_iter().find(is_displaced);
@@ -213,7 +214,7 @@ impl ControlGroup {
         // Tries version 1 of control groups, then version 2.
         for (root, limit) in [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")] {
             let group = Self(Path::new(root).join(format!("baton-{}", std::process::id())));
-            // If an earlier test process with the same id was killed, its group still exists.
+            // If an earlier test process with the same id was killed, its group still exists and is removed here.
             let _ = fs::remove_dir(&group.0);
             if fs::create_dir(&group.0).is_ok() {
                 // Disables swap, which would delay the kill.

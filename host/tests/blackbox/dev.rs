@@ -1,4 +1,4 @@
-//! `baton dev` on a project whose build assembles a guest instead of compiling one.
+//! `baton dev`, tested on a project whose build does not compile anything: it appends a section to a prebuilt guest.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,7 +12,8 @@ use crate::guests::Guest;
 use crate::node::{Event, Journal, Launch, Node, baton, finish, until};
 use baton_test_support::modules::section;
 
-/// Builds `job.wasm` from a guest and the file `section`. Fails if a file `broken` exists.
+/// Build command that makes `job.wasm` from a prebuilt guest and the file `section`. It fails if a file named `broken`
+/// exists.
 const BUILD: &str =
     "if [ -e broken ]; then echo 'broken is in the way' >&2; exit 7; fi; cat ../guest.wasm section >job.wasm";
 
@@ -34,10 +35,10 @@ impl Project {
         self.home.path().join("project").join(name)
     }
 
-    /// Changes the result of the build: a guest with a different custom section is a different module.
+    /// Changes the input of the build, so that the next build makes a different module: a guest with a different custom
+    /// section.
     fn write(&self, version: &str) {
-        // A build that read a half-written file would make an unexpected module. A rename is atomic, so no build can do
-        // so.
+        // Writes another file and renames it. The rename is atomic, so no build can read a half-written section.
         let hidden = self.home.path().join("section");
         fs::write(&hidden, section(version)).expect("the file is written");
         fs::rename(hidden, self.path("section")).expect("the file is renamed");
@@ -121,7 +122,7 @@ fn first_swapped_module(project: &Project) -> String {
 fn change_during_build_starts_one_more_build() {
     let project = Project::new();
     project.write("one");
-    // `baton dev` does not watch hidden folders, so the files in this folder start no builds.
+    // `baton dev` does not watch hidden folders, so changes to files in this folder do not trigger a build.
     let control = |name: &str| project.path(".control").join(name);
     fs::create_dir(project.path(".control")).unwrap();
     let build = format!("echo >>.control/begun; while [ ! -e .control/go ]; do sleep 0.05; done; {BUILD}");
@@ -132,7 +133,7 @@ fn change_during_build_starts_one_more_build() {
     project.write("three");
     fs::write(control("go"), "").unwrap();
     project.event("built", 2);
-    // Version two may be skipped, but version three runs.
+    // `baton dev` may skip version two, but it must build and run version three.
     let made = fs::read(project.path("job.wasm")).unwrap();
     assert!(made.ends_with(b"three"));
     project.event("started", 1);
@@ -155,7 +156,7 @@ fn running_build_ends_with_dev() {
     until("the build's end", || if runs(child) { Err(child) } else { Ok(()) });
 }
 
-/// True if a process runs. A process that has exited but was not reaped does not count.
+/// True if the process is running. A process that has exited but has not been reaped does not count as running.
 fn runs(pid: u32) -> bool {
     let stat = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))

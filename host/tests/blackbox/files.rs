@@ -1,4 +1,4 @@
-//! Access to files. A guest reaches only the granted folders, and an instance does not end while one of its calls
+//! Access to files. A guest reaches only the granted folders, and an instance does not end while one of its file calls
 //! hangs.
 
 use std::fs;
@@ -21,7 +21,7 @@ fn fleet() -> Fleet {
     Fleet::new(Store::sqlite()).with(Guest::UsesFiles)
 }
 
-/// Starts a leader that runs `script` in `folder`, which the guest sees as `place`.
+/// Starts a leader whose guest runs `script`. The guest sees `folder` at the path `place`.
 fn start(fleet: &Fleet, folder: &Path, place: &str, script: &[&str]) -> Node {
     start_with_lease(fleet, fleet.lease(), folder, place, script)
 }
@@ -110,7 +110,7 @@ fn file_times_are_set_only_inside_granted_folder() {
 #[test]
 fn large_folder_is_listed_completely() {
     let (fleet, folder) = (fleet(), tempfile::tempdir().expect("a folder"));
-    // The folder contains more names than one read of it returns.
+    // The folder contains more names than a single read of the folder returns.
     let mut names: Vec<String> = (0..1_000).map(|n| n.to_string()).collect();
     names.iter().for_each(|name| fs::write(folder.path().join(name), "").expect("a file"));
     names.sort();
@@ -190,7 +190,7 @@ fn folder_is_opened_again_for_each_term() {
     let granted = folder.path().join("granted");
     let node = start(&fleet, &granted, "/data", &["read /data/a"]);
     check_answers(&fleet, &[("read /data/a", "first")]);
-    // While the folder is missing, no term can start.
+    // While the granted folder is missing, no instance can start.
     fs::rename(&granted, folder.path().join("old")).expect("the folder is moved");
     fleet.store.break_lease();
     let ended =
@@ -253,7 +253,7 @@ fn instance_does_not_end_while_its_write_hangs() {
     node.signal(Signal::TERM);
     node.after(0, "killed");
     // Starting a standby takes much longer than ending an instance without a hung call. If the host did not wait for
-    // the hung call, the instance would have ended by then.
+    // the hung call, the instance would have ended by the time the standby is ready.
     let _standby = fleet.standby("beta", &node);
     let answered = OffsetDateTime::now_utc();
     drop(write);
@@ -382,8 +382,8 @@ fn invalid_folder_grant_is_refused_with_remedy() {
     file("dir = [\n 'granted::/data',\n 'here::/data' ]\n");
     refused(&run(&[], &[]), &format!("baton.toml:3: dir: {twice}"));
 
-    // Paths in the configuration file are relative to that file. If the file and a flag have the same guest path, the
-    // flag wins.
+    // Paths in the configuration file are relative to that file. If the file and a flag grant folders with the same
+    // guest path, the flag wins.
     fs::create_dir(folder.path().join("etc")).expect("a folder");
     fs::create_dir(folder.path().join("etc/own")).expect("a folder");
     fs::write(folder.path().join("etc/b.toml"), "dir = ['own::/own:ro', 'own::/data/']").expect("a file");

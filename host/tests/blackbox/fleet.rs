@@ -21,8 +21,8 @@ pub struct Fleet {
     /// The home and working folder of all nodes.
     pub home: TempDir,
     guest: Guest,
-    /// True if the kernel may report a node's death to the other nodes. False makes the nodes behave as if each ran on
-    /// its own machine.
+    /// True if the nodes learn of each other's deaths from the kernel. If false, they behave as if each ran on its own
+    /// machine.
     has_witness: bool,
 }
 
@@ -61,7 +61,7 @@ impl Fleet {
         self.launch_from(name, self.guest.module(), flags)
     }
 
-    /// Prepares a node with modules from `source`. The values in `flags` override the defaults.
+    /// Prepares a node that gets its modules from `source`. The values in `flags` override the defaults.
     pub fn launch_from(&self, name: &str, source: impl AsRef<OsStr>, flags: &[(&str, &str)]) -> Launch {
         let (store, lease) = (self.store.url(), format!("{}s", self.store.lease().as_secs()));
         let usual = [
@@ -120,7 +120,7 @@ impl Fleet {
         command
     }
 
-    /// Returns the row of the election in `baton status`.
+    /// Returns the election's row in `baton status`.
     pub fn status(&self) -> Value {
         let finished = self.command(&["status", ELECTION, "--output=json"]);
         row(&finished).unwrap_or_else(|| panic!("no row of the election: {finished:?}"))
@@ -155,7 +155,7 @@ impl Fleet {
 
 /// Returns the row that `baton status ELECTION --output=json` printed, if it printed exactly one.
 fn row(finished: &Finished) -> Option<Value> {
-    // Status 3 means that no node leads.
+    // Exit status 3 means that no node leads.
     if ![Some(0), Some(3)].contains(&finished.code) {
         return None;
     }
@@ -170,7 +170,7 @@ fn row(finished: &Finished) -> Option<Value> {
 
 type Checked = Result<(), String>;
 
-/// Promise 1: over all nodes, the output of one term ends before the output of the next term begins.
+/// Promise 1: across all nodes, the output of one term ends before the output of the next term begins.
 fn one_at_a_time(events: &[Event]) -> Checked {
     let mut outputs: Vec<&Event> = events.iter().filter(|event| event.name == "output").collect();
     outputs.sort_by_key(|event| event.ts);
@@ -209,7 +209,7 @@ fn release_last(events: &[Event]) -> Checked {
     Ok(())
 }
 
-/// Checks that no host panicked. Ignores output lines, because a guest may panic.
+/// Checks that no host panicked. Ignores the guests' output, because a guest is allowed to panic.
 fn nothing_panicked(events: &[Event]) -> Checked {
     match events.iter().find(|event| event.name != "output" && event.raw.contains("panicked")) {
         Some(event) => Err(format!("a host panicked: {event:?}")),

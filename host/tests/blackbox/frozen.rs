@@ -12,16 +12,16 @@ pub fn freeze(node: &Node, name: &str) {
 }
 
 /// Waits until a process of a node has threads called `name`, and stops them until the process ends. Stops each thread
-/// while it waits for work, because a working thread may hold a lock that other threads need.
+/// only while it waits for work: a working thread may hold a lock that other threads need.
 pub fn freeze_in(process: u32, name: &str) {
     let found = || Some(threads_named(process, name)).filter(|threads| !threads.is_empty()).ok_or(process);
     let mut threads = until(&format!("a thread `{name}`"), found);
     let (ready, stopped) = mpsc::channel();
     // All ptrace calls for a thread must come from the tracing thread that has stopped it. The tracing thread below
-    // ends only when the process ends, at the latest when the caller drops the node. If the caller joined the thread
-    // before that, the caller could wait forever.
+    // ends only when the process ends, which happens at the latest when the caller drops the node. So the caller must
+    // not join the tracing thread: it could wait forever.
     std::thread::spawn(move || {
-        // Ignores threads that have exited in the meantime, as idle threads may.
+        // Ignores threads that no longer exist, because idle threads may have exited in the meantime.
         threads.retain(|&thread| seize(thread));
         until("threads that wait for work", || {
             threads.retain(|&thread| stop(thread));
@@ -109,8 +109,8 @@ fn stop(thread: i32) -> bool {
 
 /// Makes a ptrace request. Returns false if the thread has ended.
 fn ptrace(request: libc::c_uint, thread: i32) -> bool {
-    // SAFETY: the requests of this file ignore address and data or take them as numbers, so the call accesses no memory
-    // of this process.
+    // SAFETY: the requests that this file makes ignore the address and the data or take them as numbers, so the call
+    // accesses no memory of this process.
     let result = unsafe { libc::ptrace(request, thread, null_mut::<libc::c_void>(), null_mut::<libc::c_void>()) };
     let error = std::io::Error::last_os_error();
     assert!(result == 0 || error.raw_os_error() == Some(libc::ESRCH), "{error}");

@@ -24,7 +24,7 @@ scenarios! {
     ],
 }
 
-/// Polls the history until it passes the test. The newest term comes first.
+/// Polls the history until it passes the test, and returns it with the newest term first.
 fn history(fleet: &Fleet, what: &str, test: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     until(what, || {
         let finished = fleet.command(&["history", ELECTION, "--output=json", "--limit", "2000"]);
@@ -50,12 +50,13 @@ fn text<'a>(row: &'a Value, field: &str) -> &'a str {
     row[field].as_str().unwrap_or_default()
 }
 
-/// True if a host reports that it exited without recording its last term, because the store did not answer in time.
+/// True if the event is a host's report that it could not record its last term, because the store did not answer in
+/// time.
 fn could_not_record(event: &Event) -> bool {
     event.name == "error" && event.text("error").contains("the next leader closes that term")
 }
 
-/// Checks that the row's time in `field` is not before `before` and not after the event, and returns the time.
+/// Checks that the time in the row's `field` lies between `before` and the time of the event. Returns that time.
 #[track_caller]
 fn assert_between(before: OffsetDateTime, row: &Value, field: &str, event: &Event) -> OffsetDateTime {
     let time = OffsetDateTime::parse(text(row, field), &Rfc3339).unwrap_or_else(|_| panic!("no time: {row}"));
@@ -121,7 +122,7 @@ fn history_matches_log_over_successive_terms(fleet: Fleet) {
 fn concurrent_writers_keep_the_last_thousand_terms(fleet: Fleet) {
     // Starts a node and stops it again, because only a node creates the store's objects.
     drop(fleet.node("maker").after(0, "elected"));
-    // Keeps the writers within a few terms of each other.
+    // Keeps the writers in step: neither records more than 50 terms before the other has recorded as many.
     let in_step = Arc::new(Barrier::new(2));
     let writers = ["one", "two"].map(|node| {
         let in_step = Arc::clone(&in_step);
@@ -154,8 +155,8 @@ fn concurrent_writers_keep_the_last_thousand_terms(fleet: Fleet) {
     let kept = || History::decode(stored(&fleet).1.as_bytes()).expect("a history").terms;
     let numbers: Vec<u64> = kept().iter().map(|term| term.term).collect();
     assert_eq!(numbers, (2000..3000).collect::<Vec<u64>>());
-    // The host's new term becomes the last row, although its number is lower than the numbers before it. In practice,
-    // this happens after a store is restored from a backup.
+    // The host's new term becomes the last row, although its number is lower than those of the earlier rows. In
+    // practice, this happens after a store is restored from a backup.
     let alpha = fleet.node("alpha");
     let term = alpha.after(0, "elected").term;
     let last = until("the new term", || kept().pop().filter(|last| last.node == "alpha").ok_or("not recorded yet"));

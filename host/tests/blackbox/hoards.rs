@@ -1,6 +1,6 @@
-//! Guests that take as much of the host's memory and descriptors as they can get. The host's memory stays small, and
-//! other guests are not disturbed. Either the guest gets an error, or its instance ends with a message that names the
-//! flag that sets the limit.
+//! Guests that take as much of the host's memory and as many of its file descriptors as they can get. The host's memory
+//! stays small, and other guests are not disturbed. Either the guest gets an error, or its instance ends with a message
+//! that names the flag that sets the limit.
 
 use std::fs;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::store::Store;
 /// The guests' `--max-memory`, in bytes.
 const MEMORY: u64 = 16 << 20;
 
-/// The additional memory, in bytes, that a host may use for a hoarding guest compared with a calm guest.
+/// Limit, in bytes, on how much more memory a host uses for a hoarding guest than for a calm guest.
 const MORE: u64 = MEMORY + (64 << 20);
 
 enum Outcome {
@@ -24,7 +24,7 @@ enum Outcome {
     Ended(&'static str),
 }
 
-/// The sum of the peak memory of a node's current processes, in bytes.
+/// Returns the sum of the peak memory of the node's current processes, in bytes.
 fn peak(node: &Node) -> u64 {
     let runners = node.runners().into_iter().map(|pid| pid.to_string());
     let peak = |pid: String| {
@@ -36,15 +36,15 @@ fn peak(node: &Node) -> u64 {
     runners.chain([node.pid().to_string()]).map(peak).sum()
 }
 
-/// Runs a guest that hoards `what` and then rests. Returns the event that reports the guest's end or rest, and the
-/// node's peak memory in bytes.
+/// Runs a guest that hoards `what` and then rests. Returns the event that reports that the guest rests or has ended,
+/// and the node's peak memory in bytes.
 fn hoard(fleet: &Fleet, what: &str) -> (Event, u64) {
     let (node, _server) = start(fleet, what, "rest");
     let ended = node.event(what, |event| event.name == "ended" || event.text("line") == "rests");
     (ended, peak(&node))
 }
 
-/// Starts a host that may have 100 open descriptors (soft limit). Its guest hoards `what`, and then does `then`.
+/// Starts a host with a soft limit of 100 open file descriptors. Its guest hoards `what`, and then does `then`.
 fn start(fleet: &Fleet, what: &str, then: &str) -> (Node, Server) {
     let folder = fleet.home.path().join("data");
     if !folder.exists() {

@@ -1,5 +1,5 @@
-//! Kernels that lack a feature that confines runners. The host reports the missing feature, and refuses the settings
-//! that need it. With other settings, the host runs.
+//! Hosts on kernels without one of the features that confine runners. Such a host reports the missing feature, and
+//! refuses settings that need it. With other settings, it runs.
 
 use std::fs;
 

@@ -65,7 +65,8 @@ fn terminated_leader_hands_off(fleet: Fleet) {
 }
 
 fn paused_leader_causes_no_effect_when_it_wakes(fleet: Fleet) {
-    // The guest ignores the request to stop. When the host is paused, it holds half a line of the guest's output.
+    // The guest ignores the request to stop. When the host is paused, it has received only a part of the guest's
+    // current line of output.
     let fleet = fleet.with(Guest::IgnoresStop);
     let (a, term) = fleet.leader("alpha");
     let mut b = fleet.standby("beta", &a);
@@ -94,7 +95,8 @@ fn unread_lines_are_dropped_after_their_term(fleet: Fleet) {
     let mut a = fleet.launch("alpha").start_unread();
     let held = fleet.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
     let term = held["term"].as_u64().expect("a term");
-    // Alpha's log is blocked from here on. Its lines of output have passed the gate, and wait in its process.
+    // From here on, alpha cannot write to its log. Its instance's output has passed the gate, and waits in alpha's
+    // process.
     wait_until_log_blocks(&a, "baton-log");
     let _b = fleet.standby("beta", &a);
     a.pause();
@@ -124,7 +126,7 @@ fn unread_lines_do_not_delay_hand_off(fleet: Fleet) {
     wait_until_log_blocks(&a, "baton-log");
     let _b = fleet.standby("beta", &a);
     a.signal(Signal::TERM);
-    // The host exits although the test does not read its log. It never writes the remaining lines.
+    // The host must exit although the test does not read its log, and must never write the remaining lines.
     let next = fleet.beat_above(term);
     assert_eq!(next.from, "beta");
     let before = a.written();
@@ -166,7 +168,7 @@ fn new_node_waits_for_leader_whose_record_is_deleted(fleet: Fleet) {
         |event: &Event| event.from == "beta" && event.name == "elected" && event.ts < settling.ts + fleet.lease();
     let early = fleet.journal.events().into_iter().find(is_early);
     assert!(early.is_none(), "{early:?}");
-    // Long before beta leads, it announces a term that is at least as high as alpha's.
+    // Long before beta leads, beta must announce a term that is at least as high as alpha's.
     announced(&fleet, "beta", |announcement| announcement.term >= term);
     a.resume();
     a.event("ended", |event| event.name == "ended" && event.term == term);

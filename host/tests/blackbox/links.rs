@@ -1,5 +1,5 @@
-//! Links between the nodes of one machine. Hints replace most reads of the store, and with a hint, a standby acts
-//! before its next poll. No peer can break one of Baton's promises or delay a renewal, whatever it sends.
+//! Links between the nodes of one machine. Hints replace most reads of the store, and let a standby act before its next
+//! poll. No peer can break one of Baton's promises or delay a renewal, whatever it sends.
 #![allow(clippy::disallowed_methods, reason = "no machine sleeps in the seconds of these tests")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -40,7 +40,7 @@ fn linked(fleet: &Fleet, name: &str, flags: &[(&str, &str)]) -> Launch {
     fleet.launch_with(name, flags).arg("--links=true")
 }
 
-/// Starts a [`pair`] of nodes that `launch` prepares.
+/// Like [`pair`], but with nodes that `launch` prepares.
 fn pair_of(fleet: &Fleet, launch: impl Fn(&str) -> Launch) -> (Node, Node, u64) {
     let alpha = launch("alpha").start();
     let term = fleet.beat_above(0).term;
@@ -65,7 +65,7 @@ pub fn incarnation_of(socket: &Path) -> String {
     socket.file_name().and_then(|name| name.to_str()).expect("an incarnation").to_owned()
 }
 
-/// Returns the first message of a node on a link. It names the sender and the receiver.
+/// Returns the first message that a node sends on a link. The message names the sender and the receiver.
 pub fn hello(election: &str, to: &str, node: &str, incarnation: &str) -> String {
     let names = format!(r#""to":"{to}","node":"{node}","incarnation":"{incarnation}""#);
     format!("{{\"hello\":{{\"election\":\"{election}\",{names}}}}}\n")
@@ -88,8 +88,8 @@ pub fn keeps_leading(fleet: &Fleet, node: &Node, term: u64) {
     assert!(!events.iter().any(|event| is_trouble(&event)), "{events:?}");
 }
 
-/// Waits for a period in which a node receives `renewals` hints, but reads the lease at most `readings` times. Then
-/// checks that the node and its leader report the link.
+/// Waits for a period in which the node receives hints about `renewals` renewals, but reads the lease at most
+/// `readings` times. Then checks that the node and its leader report the link.
 pub fn rarely_reads(fleet: &Fleet, node: &Node, leader: &Node, renewals: f64, readings: f64) {
     let at = Endpoint::of(node);
     let number = |name: &str| sample(&at.ask("/metrics").body, name);
@@ -136,8 +136,9 @@ fn linked_standby_rarely_reads_and_takes_over_at_hand_off() {
     // This lease is renewed every 2.5 s.
     rarely_reads(&fleet, &beta, &alpha, 3.0, 2.0);
     takes_over_at_hand_off(&beta, &mut alpha, term);
-    // Before each attempt to acquire the lease, the node makes a survey or a recall. It makes a recall if it was
-    // reading the record when the hint arrived. If its first attempt came before the release, the node tries again.
+    // Before each attempt to acquire the lease, the node reads the highest term: with a `recall` if it was reading the
+    // record when the hint arrived, and otherwise with a `survey`. The node may make several attempts, because the
+    // first one may come before the release.
     let page = Endpoint::of(&beta).ask("/metrics").body;
     let requests = |operation: &str, result: &str| {
         let labels = format!("operation=\"{operation}\",result=\"{result}\"");
@@ -186,8 +187,8 @@ fn new_listener_learns_of_last_renewal_at_once() {
     fleet.check_promises();
 }
 
-/// While no node leads, there are no links, so no host can pass on a hint that the suspension is over. So the command
-/// itself must send the hint to every host.
+/// While no node leads, there are no links. No host can then tell the others that the suspension is over, so the
+/// command itself must send a hint to every host.
 #[test]
 fn command_sends_a_hint_to_every_host_of_its_machine() {
     let fleet = Fleet::new(Store::sqlite());
@@ -225,8 +226,7 @@ fn floods_loiterers_and_garbage_disturb_no_node() {
     let socket = socket(&fleet);
     let incarnation = incarnation_of(&socket);
     let hello = |election: &str, to: &str| hello(election, to, "mallory", "ee");
-    // These connections are silent, and stay open until the host closes them. There are more of them than the host
-    // accepts.
+    // Opens more connections than the host accepts. They send nothing, and stay open until the host closes them.
     let loiterers: Vec<_> = (0..200).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
     let is_over = Arc::new(AtomicBool::new(false));
     let floods = std::thread::spawn({
@@ -263,7 +263,7 @@ fn floods_loiterers_and_garbage_disturb_no_node() {
             };
             peer.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
             let _ = peer.write_all(message.as_bytes());
-            // The host closes the connection, perhaps after an answer.
+            // The host may send an answer before it closes the connection.
             let mut answer = Vec::new();
             match peer.read_to_end(&mut answer) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
@@ -318,7 +318,7 @@ fn false_claims_of_readiness_prevent_no_takeover() {
     fleet.check_promises();
 }
 
-/// A host checks which user each peer runs as, whatever the permissions of the folder are.
+/// A host checks which user each peer runs as. It does not rely on the folder's permissions.
 #[test]
 fn peer_of_another_user_is_refused() {
     if !rustix::process::geteuid().is_root() {
@@ -346,7 +346,7 @@ fn peer_of_another_user_is_refused() {
         if answer.stdout == "b'{'\n" { Ok(()) } else { Err(answer) }
     });
     let refused = answer_to(65_534);
-    // The host hangs up before or after the client has sent its message.
+    // The host may hang up before or after the client has sent its message.
     let is_hung_up =
         refused.stdout == "b''\n" || refused.stderr.contains("reset") || refused.stderr.contains("Broken pipe");
     assert!(is_hung_up, "{refused:?}");
@@ -380,7 +380,7 @@ fn links_are_refused_when_there_is_no_room() {
                 greeted.push(one);
                 refused = 0;
             }
-            // The host closed the connection or did not answer.
+            // The host has closed the connection, or has not answered.
             _ => refused += 1,
         }
         assert!(greeted.len() <= MOST, "{} have a link", greeted.len());
@@ -435,7 +435,7 @@ fn lies_in_the_leaders_name_cause_reads_and_no_takeover() {
     keeps_leading(&fleet, &alpha, term);
     let status = fleet.status();
     assert_eq!((status["term"].as_u64(), status["lease"].as_str()), (Some(term), Some("held")), "{status}");
-    // When alpha dies, beta still takes over. The lies about high terms have not raised the number of beta's term.
+    // When alpha dies, beta must still take over. The lies about high terms must not have raised beta's term.
     alpha.signal(Signal::KILL);
     let next = beta.after(term, "elected").term;
     assert!(next > term && next < 1 << 40, "no lie has raised {next}");

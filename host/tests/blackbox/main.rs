@@ -1,8 +1,8 @@
 //! Black-box tests: the real `baton` binary, real guests, real stores.
 //!
 //! Each scenario starts hosts as a user would, disturbs them or their store from the outside, and reads their logs. It
-//! waits for conditions instead of fixed periods. It calculates durations from the times in the logs of hosts and
-//! guests.
+//! waits for conditions instead of fixed periods. It calculates durations from the timestamps in the logs of the hosts
+//! and guests.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 
 mod admin;
@@ -61,14 +61,14 @@ use baton_test_support::{
     azurite, endpoint, fuse, guests, kernel, minisign, modules, node, patience, publisher, registry, skipped,
 };
 
-/// Generates the tests of scenarios, each of which takes a [`fleet::Fleet`]. The conformance suite tests the stores, so
-/// a scenario runs on Azurite only if Azurite behaves differently from SQLite. `STORES=all make test` runs all
-/// scenarios on both stores.
+/// Generates tests from scenarios. A scenario is a function that takes a [`fleet::Fleet`]. The conformance suite
+/// already tests the stores themselves, so a scenario runs on Azurite only if it tests something that differs between
+/// Azurite and SQLite. `STORES=all make test` runs all scenarios on both stores.
 ///
 /// - `on_both_stores`: on SQLite and on Azurite.
 /// - `on_sqlite`: on SQLite.
-/// - `with_crashes`: on SQLite, once with and once without the kernel's report of a death. Without the report, a
-///   successor waits until the lease has expired, as it does on another machine.
+/// - `with_crashes`: twice on SQLite, with and without the kernel's reports that a process has died. Without these
+///   reports, a successor waits until the lease has expired, as it would on another machine.
 macro_rules! scenarios {
     (
         $(on_both_stores: [$($both:ident),+ $(,)?],)?

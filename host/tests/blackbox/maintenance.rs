@@ -1,5 +1,5 @@
-//! Maintenance of an Azure machine, which is about to be frozen, rebooted or removed. A server on loopback stands in
-//! for the metadata service.
+//! Maintenance of an Azure machine that is about to be frozen, rebooted or removed. A server on loopback stands in for
+//! the metadata service.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -35,7 +35,7 @@ struct State {
     events: Vec<Value>,
     /// Answer to send instead of the events, if any.
     nonsense: Option<Vec<u8>>,
-    /// Acknowledged events with their times.
+    /// Ids of the acknowledged events, each with the time of its acknowledgement.
     acknowledged: Vec<(String, OffsetDateTime)>,
     requests: usize,
 }
@@ -49,7 +49,7 @@ impl Metadata {
         let metadata =
             Self { address: listener.local_addr().expect("an address"), state: Arc::new(Mutex::new(State::default())) };
         let serving = metadata.clone();
-        // The thread ends with the process, so nothing joins it.
+        // The thread runs until the test process exits, so nothing joins it.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 // Ignores errors, because a request fails only if the client hangs up.

@@ -1,4 +1,4 @@
-//! Misbehaving guests. The instance always ends within D, and the host keeps running.
+//! Misbehaving guests. The instance always ends within D, the duration of the lease, and the host keeps running.
 
 use std::time::Duration;
 
@@ -27,13 +27,13 @@ fn fleet(guest: Guest) -> Fleet {
 }
 
 /// Checks that the host ends its guest in time, even if the guest ignores stop requests. There are three cases: the
-/// store is cut off, the lease is broken, and the host shuts down. The host survives the first two.
+/// store is cut off, the lease is broken, and the host shuts down. The host must survive the first two.
 fn ends_in_time(fleet: &Fleet) {
     let mut node = fleet.node("alpha");
     let first = node.after(0, "started");
 
     let outage = fleet.store.cut();
-    // A renewal may still have succeeded just before this moment.
+    // A renewal may have succeeded just before this moment.
     ends_within_d(fleet, first.term, OffsetDateTime::now_utc());
     drop(outage);
 
@@ -82,8 +82,8 @@ fn dropped_lines_are_reported_once_a_second() {
         events.iter().filter(is_count).cloned().collect()
     };
     let counts = fleet.journal.wait("eight counts", |events| Some(dropped(events)).filter(|counts| counts.len() >= 8));
-    // The flood began after the election. The first count is reported at once, and one more each second. So 8 counts
-    // take at least 7 s. The check allows for some tolerance.
+    // The flood began after the election. The host reports the first count at once, and then one count per second. So 8
+    // counts take at least 7 s. The check allows for some tolerance.
     let seconds = (counts[7].ts - node.after(0, "elected").ts).whole_seconds();
     assert!(seconds + 2 >= 8, "8 counts within {seconds} s: {counts:?}");
     assert!(counts.iter().all(|event| event.fields["lines"].as_u64() > Some(0)), "{counts:?}");

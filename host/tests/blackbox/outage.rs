@@ -1,4 +1,4 @@
-//! Outages of the store, on both stores.
+//! Outages of the store, tested with both kinds of stores.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn instance_ends_in_time_when_outage_is_long(fleet: Fleet) {
     let (mut a, term) = fleet.leader("alpha");
     let mut b = fleet.standby("beta", &a);
     let outage = fleet.store.cut();
-    // A renewal may still have succeeded just before this moment.
+    // A renewal may have succeeded just before this moment.
     let began = OffsetDateTime::now_utc();
     let stopping = a.after(0, "stopping");
     assert_eq!(stopping.text("reason"), "lease-at-risk", "{stopping:?}");
@@ -64,7 +64,7 @@ fn host_leads_again_when_its_deleted_store_is_recreated(fleet: Fleet) {
     node.event("the report", |event| event.name == "misconfigured" && event.ts > ended.ts);
     assert!(node.is_running(), "a host survives the loss of its store");
     fleet.store.make_anew();
-    // The new store contains no terms. Only the host's memory makes the next term higher than the earlier ones.
+    // The new store contains no terms. Only the host remembers the earlier terms, and its next term must be higher.
     fleet.beat_above(term);
     assert!(node.is_running());
     fleet.check_promises();
@@ -72,12 +72,12 @@ fn host_leads_again_when_its_deleted_store_is_recreated(fleet: Fleet) {
 
 #[test]
 fn leader_stops_at_once_when_its_store_is_removed() {
-    // A busy machine may delay one stop, but hardly three in a row.
+    // A busy machine may delay one of the stops, but is unlikely to delay all three.
     assert!((0..3).any(|_| stops_at_once()), "three leaders in a row did not stop within seconds");
 }
 
-/// True if the leader stops within 5 s after its store is removed, right after a renewal. Its lease is 60 s, so the
-/// next renewal comes too late to notice the loss.
+/// True if the leader stops within 5 s after its store is removed. The test removes the store right after a renewal.
+/// The lease is 60 s, so the next renewal comes too late to explain such a quick stop.
 fn stops_at_once() -> bool {
     let fleet = Fleet::new(Store::sqlite());
     let alpha = fleet.launch_with("alpha", &[("--lease", "60s")]).start();

@@ -1,4 +1,4 @@
-//! The packages that `make dist` makes, installed as users install them.
+//! The packages that `make dist` builds, installed as users install them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ fn packages_install_and_run() {
     assert!(node.terminate().success());
 }
 
-/// Makes all packages from the program that this build made, as `scripts/dist.sh` does. Returns their paths.
+/// Makes all packages from the binary under test, as `scripts/dist.sh` does. Returns their paths.
 fn packages(home: &Path) -> Vec<PathBuf> {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let folder = home.join("dist/baton");
@@ -65,7 +65,7 @@ fn packages(home: &Path) -> Vec<PathBuf> {
     made.map(|entry| entry.expect("an entry").path()).collect()
 }
 
-/// Installs a Debian package into its own root folder. Only root may run `dpkg --install`, so other users unpack it.
+/// Installs a Debian package into a separate root folder. Only root may run `dpkg --install`, so other users unpack it.
 fn install(package: &Path, root: &Path) {
     if !rustix::process::geteuid().is_root() {
         run(Command::new("dpkg-deb").arg("--extract").arg(package).arg(root));

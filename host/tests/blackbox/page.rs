@@ -19,12 +19,12 @@ use crate::patience::Patience;
 use crate::skipped::skipped;
 use crate::store::Store;
 
-/// The environment variable that names the file for a screenshot of the page. Its path is relative to the repository.
+/// Environment variable with the path at which to save a screenshot of the page, relative to the repository.
 const PICTURE: &str = "BATON_PAGE_PICTURE";
 
 const TOKEN: &str = "0123456789abcdef";
 
-/// A browser under the control of a driver process. It ends when this value is dropped.
+/// A browser that a driver process controls. Dropping this value ends both.
 struct Browser {
     process: Child,
     commands: RefCell<ChildStdin>,
@@ -62,7 +62,7 @@ impl Browser {
         let commands = RefCell::new(process.stdin.take().expect("piped"));
         let stdout = BufReader::new(process.stdout.take().expect("piped"));
         let (answer, answers) = mpsc::channel();
-        // The thread ends with the driver, so nothing joins it.
+        // The thread ends when the driver ends, so nothing needs to join it.
         std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| answer.send(line)));
         Some(Self { process, commands, answers, _profile: profile })
     }
@@ -78,7 +78,7 @@ impl Browser {
         }
     }
 
-    /// Runs a command that must succeed.
+    /// Sends a command to the driver, and panics if the command fails.
     fn run(&self, command: &Value) -> Value {
         self.try_run(command).unwrap_or_else(|why| panic!("{command}: {why}"))
     }
@@ -96,7 +96,7 @@ impl Drop for Browser {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        // The browser ends when its pipe to the driver closes.
+        // The browser exits when its pipe to the driver closes.
     }
 }
 
@@ -153,7 +153,7 @@ impl Page<'_> {
         self.browser.run(&self.command("press", json!({"key": key})));
     }
 
-    /// Returns the console's lines, and the requests to other origins.
+    /// Returns the lines of the browser's console, and the page's requests to other origins.
     fn console(&self) -> Value {
         self.browser.run(&self.command("console", json!({})))
     }
@@ -179,7 +179,7 @@ fn token(fleet: &Fleet) -> String {
 fn page_shows_each_change_of_the_leader() {
     let fleet = Fleet::new(Store::sqlite());
     let Some(browser) = Browser::start() else { return };
-    // Pushes the module to the store, so that the screenshot shows no path of this machine.
+    // Pushes the module to the store: if it came from a file, the screenshot would show a path on this machine.
     let module = fleet.home.path().join("beats.wasm");
     std::fs::write(&module, Guest::Beats.build(1)).expect("written");
     let pushed = fleet.command(&["push", module.to_str().expect("a path"), ELECTION]);
@@ -214,7 +214,7 @@ fn page_shows_each_change_of_the_leader() {
     let link = until("the link", || browser.try_run(&link));
     assert_eq!(link, format!("http://{}/", Endpoint::of(&alpha).0));
 
-    // The page works with a keyboard alone.
+    // The page must be usable with the keyboard alone.
     of_alpha.press("Tab");
     let focused = browser.run(&of_alpha.command("focused", json!({})));
     assert_eq!(focused, "Skip to the election");
@@ -300,7 +300,7 @@ fn page_fits_phones_and_large_screens_in_light_and_dark() {
     fleet.check_promises();
 }
 
-/// A script that returns each text that has too little contrast against its background, by the formula of WCAG 2.2.
+/// A script that returns all texts with too little contrast to their background, calculated as WCAG 2.2 defines it.
 const CONTRASTS: &str = "(() => {
   const parts = (color) => color.match(/[\\d.]+/g).map((part, at) => part * (color.startsWith('color(') && at < 3 ? 255 : 1));
   const light = (color) => {
@@ -341,7 +341,7 @@ fn page_recovers_when_its_host_restarts() {
     page.wait("#live-text", |live| live == "stale");
     let _alpha = start();
     let next = fleet.beat_above(term).term;
-    // Without a reload, the page shows the status, events and logs of the new host.
+    // The page must show the status, events and logs of the new host without a reload.
     page.wait("#live-text", |live| live == "live");
     page.wait("#events", |events| events.contains(&format!("term {next}")));
     page.wait("#logs", |lines| lines.contains(&format!("of term {next}")));
@@ -450,7 +450,7 @@ fn buttons_of_the_page_steer() {
     page.click("#ask-go");
     page.wait("#ask-error", |why| why.contains("no module was pushed"));
     page.press("Escape");
-    // The console has only the browser's own lines about refused requests.
+    // The console must contain only the browser's own messages about refused requests.
     let lines = page.console();
     let lines: Vec<&str> = lines.as_array().expect("a list").iter().filter_map(Value::as_str).collect();
     assert!(lines.iter().all(|line| line.contains("(Unauthorized)") || line.contains("(Conflict)")), "{lines:?}");

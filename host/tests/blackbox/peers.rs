@@ -1,5 +1,5 @@
-//! Links between nodes on different machines. They work like the links on one machine. No peer can break one of Baton's
-//! promises or delay a renewal, whatever its certificate.
+//! Links between nodes on different machines. They work like the links within one machine. No peer can break one of
+//! Baton's promises or delay a renewal, whatever certificate it presents.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -80,7 +80,7 @@ impl Identity {
         PrivatePkcs8KeyDer::from(self.key.clone()).into()
     }
 
-    /// Writes an announcement of `node` with this certificate and `address` into the store.
+    /// Announces `node` in the store, with this identity's certificate and with `address`.
     fn announce(&self, fleet: &Fleet, node: &str, incarnation: &str, address: SocketAddr) {
         self.announce_in(ELECTION, fleet, node, incarnation, address);
     }
@@ -159,8 +159,8 @@ fn connect(to: SocketAddr, credentials: Credentials<'_>) -> io::Result<impl io::
     Ok(StreamOwned::new(ClientConnection::new(Arc::new(config), name).expect("a client"), stream))
 }
 
-/// Sends a message. Returns the host's first answer, and true if the host closes the connection after it. The answer is
-/// empty if the host closes the connection at once.
+/// Sends a message. Returns the host's first answer, and true if the host closes the connection afterwards. If the host
+/// closes the connection at once, the answer is empty.
 fn answer_to(mut peer: impl io::Read + io::Write, message: &str) -> (String, bool) {
     let _ = peer.write_all(message.as_bytes());
     let _ = peer.flush();
@@ -193,7 +193,7 @@ fn network_peers_disturb_no_node() {
         other => Err(other),
     });
     assert!(is_cut_off, "only the leader may send `leads`");
-    // A node that claims another node's incarnation does not end that node's link.
+    // A node that claims another node's incarnation must not be able to end that node's link.
     let greeted = |by: &Identity, hello: &str| {
         until("to be greeted", || {
             let mut peer = connect(at, Some((by, by)))?;
@@ -259,15 +259,15 @@ fn network_peers_disturb_no_node() {
     floods.join().expect("no panic");
     let status = fleet.status();
     assert_eq!((status["term"].as_u64(), status["lease"].as_str()), (Some(term), Some("held")), "{status}");
-    // A node that starts afterwards establishes a link. The link uses the network, because the leader's socket is
-    // removed.
+    // A node that starts afterwards establishes a link. The link must use the network, because the test removes the
+    // leader's local socket.
     std::fs::remove_file(socket(&fleet)).expect("the socket");
     is_linked(&launch("beta").start(), "alpha");
     fleet.check_promises();
 }
 
-/// A coordinator may be allowed to connect to the address at which its host listens for peers. The host treats it like
-/// any peer without an announcement.
+/// A coordinator may be allowed to connect to the address at which its host listens for peers. The host treats the
+/// coordinator like any peer that has no announcement.
 #[test]
 fn coordinator_that_connects_to_the_peer_port_is_refused() {
     let fleet = Fleet::new(Store::sqlite());
@@ -343,7 +343,7 @@ fn false_leader_in_the_store_causes_reads_and_no_takeover() {
     });
     let beta = launch(&fleet, "beta").arg("--reclaim=false").start();
     until("40 lies", || {
-        // The leader replaces its announcement once a minute, so the liar announces itself again.
+        // The leader overwrites the liar's announcement once a minute, so the liar keeps announcing itself.
         liars.announce(&fleet, "alpha", &incarnation, lies_at);
         (count.load(Ordering::Relaxed) > 40).then_some(()).ok_or(())
     });
@@ -353,7 +353,7 @@ fn false_leader_in_the_store_causes_reads_and_no_takeover() {
     keeps_leading(&fleet, &alpha, term);
     let status = fleet.status();
     assert_eq!((status["term"].as_u64(), status["lease"].as_str()), (Some(term), Some("held")), "{status}");
-    // When alpha dies, beta still takes over. The lies about high terms have not raised the number of beta's term.
+    // When alpha dies, beta must still take over. The lies about high terms must not have raised beta's term.
     alpha.signal(Signal::KILL);
     let next = beta.after(term, "elected").term;
     assert!(next > term && next < 1 << 40, "no lie has raised {next}");

@@ -1,4 +1,4 @@
-//! Preference among nodes for a free lease: priorities, preemption and the limit of leaderships.
+//! Priorities, preemption, and the limit on the number of elections that a host leads.
 
 use serde_json::Value;
 
@@ -53,7 +53,7 @@ fn leadership_limit_counts_only_current_elections() {
 fn leader_with_preempt_hands_over_to_preferred_node(fleet: Fleet) {
     let beta = fleet.launch_with("beta", &[("--priority", "50")]).arg("--preempt").start();
     let first = fleet.beat_above(0).term;
-    // Only the flag `--preempt` of the leader, beta, has an effect. Alpha's has none.
+    // Beta hands over because beta itself has `--preempt`. The same flag on alpha has no effect while beta leads.
     let alpha = fleet.launch("alpha").arg("--preempt").start();
     alpha.event("to lead", |event| event.name == "elected");
     let second = fleet.beat_above(first);

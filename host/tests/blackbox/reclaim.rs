@@ -1,5 +1,5 @@
-//! Hosts that are killed and started again, on a store that is shared between machines. With a lease of 60 s, a node
-//! that leads within 45 s has reclaimed the lease instead of waiting for it to expire.
+//! Hosts that are killed and restarted, on a store that several machines share. The lease is 60 s: a node that leads
+//! within 45 s has reclaimed the lease instead of waiting for it to expire.
 
 use std::fs;
 use std::os::fd::AsRawFd as _;
@@ -23,7 +23,7 @@ fn restarted_host_reclaims_at_once_but_not_repeatedly() {
     let fleet = Fleet::new(Store::azurite());
     let elsewhere = tempfile::tempdir().expect("a folder");
     let (mut alpha, term, _, first) = leader(&fleet);
-    // With another state folder, this host seems to be on another machine.
+    // This host has its own state folder, so it appears to run on another machine.
     let far = fleet.launch_with("far", &MINUTE);
     let elsewhere = elsewhere.path().to_str().expect("a path");
     // The cache's key is in the state folder, so this host needs its own cache.
@@ -32,7 +32,7 @@ fn restarted_host_reclaims_at_once_but_not_repeatedly() {
     let killed = OffsetDateTime::now_utc();
     alpha.signal(Signal::KILL);
     alpha.wait();
-    // Both hosts find the same note, and one of them reclaims the lease.
+    // Both hosts find the killed leader's note, and one of them reclaims the lease.
     let mut again = ["beta", "gamma"].map(|name| fleet.launch_with(name, &MINUTE).start());
     let next = fleet.beat_above(term);
     assert!(next.ts < killed + Duration::from_secs(45), "{next:?} after {killed}");
@@ -69,7 +69,7 @@ fn lease_is_not_reclaimed_while_its_holder_may_still_act() {
     let fleet = Fleet::new(Store::azurite());
     let (mut alpha, term, note, incarnation) = leader(&fleet);
     let lock_file = note.with_file_name(incarnation);
-    // A stopped host may continue later, so its lease is not reclaimed.
+    // A stopped host may be resumed later, so no node reclaims its lease.
     alpha.signal(Signal::STOP);
     let beta = fleet.launch_with("beta", &MINUTE).start();
     follows(&beta, "alpha");
@@ -85,7 +85,7 @@ fn lease_is_not_reclaimed_while_its_holder_may_still_act() {
     follows(&gamma, "alpha");
     let kept = fs::read(&note).expect("its note");
     drop((beta, gamma));
-    // Replaces the note with a named pipe. A host must still start, and must become a standby of alpha.
+    // Replaces the note with a named pipe. A host must still be able to start, and must become a standby of alpha.
     fs::remove_file(&note).expect("the note");
     mknodat(CWD, &note, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
     drop(holds);
@@ -105,8 +105,8 @@ fn lease_is_not_reclaimed_while_its_holder_may_still_act() {
     fleet.check_promises();
 }
 
-/// Simulates a machine that is cloned together with its boot id and its state folder. Each of the two machines then
-/// takes the other's host for dead.
+/// Simulates a machine that was cloned together with its boot id and its state folder. Each of the two machines then
+/// believes that the other's host is dead.
 #[test]
 fn live_leader_is_fenced_off_when_its_clone_reclaims() {
     let fleet = Fleet::new(Store::azurite());
@@ -127,7 +127,7 @@ fn live_leader_is_fenced_off_when_its_clone_reclaims() {
     let beta = beta.env("BATON_CACHE", &format!("{clone}/cache")).start();
     let took = beta.event("to take over", |event| event.name == "reclaimed");
     assert_eq!((took.text("from"), took.text("incarnation")), ("alpha", incarnation.as_str()), "{took:?}");
-    // The old holder renews its lease again within D/6, and the store refuses this renewal.
+    // The old holder's next renewal follows within D/6, and the store refuses it.
     let lost = alpha.event("to lose its lease", |event| event.name == "leadership_lost");
     assert_eq!(lost.term, term, "{lost:?}");
     let ended = alpha.event("its end", |event| event.name == "ended" && event.term == term);
@@ -147,8 +147,8 @@ fn follows(node: &Node, leader: &str) {
     node.event(&format!("to follow {leader}"), |event| event.name == "standby" && event.text("leader") == leader);
 }
 
-/// Starts a leader. Returns the node, its term, the path of its note, and its incarnation. On a slow disk, a host may
-/// lead without a note. In that case, this function starts another leader.
+/// Starts a leader. Returns the node, its term, the path of its note, and its incarnation. On a slow disk, a leader may
+/// fail to write its note. In that case, this function starts another leader.
 fn leader(fleet: &Fleet) -> (Node, u64, PathBuf, String) {
     let mut last = 0;
     until("a leader with a note", || {
@@ -161,7 +161,7 @@ fn leader(fleet: &Fleet) -> (Node, u64, PathBuf, String) {
     })
 }
 
-/// Returns the only note, and the incarnation that wrote it.
+/// Returns the path of the only note, and the incarnation of the host that wrote it.
 fn noted(fleet: &Fleet) -> Option<(PathBuf, String)> {
     let folder = fs::read_dir(fleet.home.path().join(".local/state/baton/leases")).ok()?;
     let notes = folder.map(|entry| entry.expect("an entry").path());

@@ -1,5 +1,5 @@
-//! `baton rerun` in each state of a finished election's lease. The next instance must not start while the last one may
-//! still be running.
+//! `baton rerun` of a finished election, tested in every state that the lease can be in. The next instance must not
+//! start while the previous one may still be running.
 
 use std::time::Duration;
 
@@ -24,11 +24,11 @@ scenarios! {
     ],
 }
 
-/// D on both stores: long enough for several commands on a busy machine.
+/// D, the duration of the lease, on both kinds of stores. It is long enough to run several commands on a busy machine.
 const LEASE: &str = "15s";
 
-/// Finishes the fleet's election. Returns the fleet, the node that ran the instance, and the term. The node keeps
-/// running.
+/// Runs an election until it is finished. Returns the fleet, the node that ran the instance, and the term. The node
+/// keeps running.
 fn finished(fleet: Fleet) -> (Fleet, Node, u64) {
     let fleet = fleet.with(Guest::Done);
     let alpha = fleet.launch_with("alpha", &[("--restart", "on-failure"), ("--lease", LEASE)]).start();
@@ -38,7 +38,7 @@ fn finished(fleet: Fleet) -> (Fleet, Node, u64) {
     (fleet, alpha, term)
 }
 
-/// Checks the state of the lease. Returns the status.
+/// Checks that the lease is in the state `lease`. Returns the election's status.
 #[track_caller]
 fn status_with_lease(fleet: &Fleet, lease: &str) -> Value {
     let status = fleet.status();
@@ -81,7 +81,7 @@ fn rerun_succeeds_when_lease_is_free(fleet: Fleet) {
 
 fn rerun_succeeds_when_lease_is_expired(fleet: Fleet) {
     let (fleet, mut alpha, term) = finished(fleet);
-    // Azure supports no lease that is shorter than D.
+    // Azure does not support leases shorter than D.
     fleet.store.hold(if fleet.store.is_sqlite() { Duration::from_secs(2) } else { fleet.lease() });
     fleet.status_until("an expired lease", |status| status["lease"] == "expired");
     runs_again(&fleet, &mut alpha, term);
@@ -100,7 +100,8 @@ fn rerun_is_refused_when_lease_is_breaking(fleet: Fleet) {
     is_refused(&fleet, "breaking", &["is being broken"]);
 }
 
-/// No node acquires the lease of a finished election, so no instance can be running when the lease is broken.
+/// No node acquires the lease of a finished election. So a broken lease does not mean that an instance may still be
+/// running.
 fn rerun_succeeds_when_lease_is_broken(fleet: Fleet) {
     let (fleet, mut alpha, term) = finished(fleet);
     fleet.store.hold(Duration::from_secs(60));
@@ -117,7 +118,7 @@ fn rerun_is_refused_when_lease_has_no_time_limit(fleet: Fleet) {
 
 fn rerun_changes_nothing_when_election_is_not_finished(fleet: Fleet) {
     let (alpha, term) = fleet.leader("alpha");
-    // Leaves out the instance's usage, which changes all the time.
+    // Ignores the instance's usage, because it changes constantly.
     let lease = || {
         let mut status = status_with_lease(&fleet, "held");
         status["usage"].take();

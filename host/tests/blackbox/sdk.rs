@@ -48,8 +48,8 @@ enum Answer {
     None,
 }
 
-/// Starts a service that gives these answers in order, one on each connection. Returns the service's address and the
-/// requests that it receives.
+/// Starts a service that gives these answers in order, one per connection. Returns the service's address, and a channel
+/// with the requests that it receives.
 fn service(answers: &'static [Answer]) -> (SocketAddr, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -68,7 +68,7 @@ fn service(answers: &'static [Answer]) -> (SocketAddr, Receiver<String>) {
                     write!(connection, "HTTP/1.1 {status} -\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
                         .unwrap();
                 }
-                // The connection ends with the instance that made it.
+                // The read ends when the instance ends, because that closes the connection.
                 Answer::None => while lines.read_line(&mut String::new()).is_ok_and(|read| read > 0) {},
             }
         }

@@ -1,7 +1,8 @@
 //! Hosts whose instance has not ended in time. Such a host never releases the lease. There are two cases:
 //!
 //! - If the instance may still run, the host ends itself before the lease expires.
-//! - If the host has killed the instance, but the kernel does not end it, the host only gives up leadership.
+//! - If the host has killed the instance, but the kernel does not end it, the host gives up leadership and keeps
+//!   running.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::sync::mpsc;
@@ -70,7 +71,8 @@ fn host_survives_when_kernel_does_not_end_killed_instance() {
     let outage = fleet.store.cut();
     let killed = node.after(0, "killed");
     let left = leaves_its_lease(&node);
-    // The host kills the instance soon after 0.7 D, and gives up leadership at 0.93 D.
+    // The host kills the instance soon after 0.7 D, where D is the duration of the lease. It gives up leadership at
+    // 0.93 D.
     assert!(left.ts > cut + LEASE * 8 / 10, "the host gave up before 0.93 D: {left:?} {killed:?}");
     drop(outage);
     is_not_released(&fleet, term);
@@ -97,7 +99,7 @@ fn host_gives_up_when_its_dead_instance_is_not_reaped() {
     for runner in node.runners() {
         kill_process(runner, Signal::KILL).expect("a running process");
     }
-    // The host gives up although the store still renews its lease.
+    // The host gives up leadership although its renewals still succeed.
     leaves_its_lease(&node);
     beta.after(term, "started");
     // A host that is terminated does not wait for the instance, either.
@@ -106,7 +108,7 @@ fn host_gives_up_when_its_dead_instance_is_not_reaped() {
     fleet.check_promises();
 }
 
-/// Stops the runners, so that the instance cannot end itself at its deadline.
+/// Stops the runners with SIGSTOP, so that the instance cannot end itself at its deadline.
 fn stop_runners(node: &Node) {
     for runner in node.runners() {
         kill_process(runner, Signal::STOP).expect("a running process");
@@ -119,7 +121,7 @@ fn watchdog_ends_host_when_its_supervisor_is_stopped() {
     let mut node = launch(&fleet).start();
     let term = node.after(0, "started").term;
     stop_runners(&node);
-    // Without the control threads, the host does not renew its lease, and neither stops nor kills its instance.
+    // Without its control threads, the host cannot renew its lease, and cannot stop or kill its instance.
     freeze(&node, "control");
     let safe = OffsetDateTime::now_utc();
     ends_itself(&mut node);
@@ -174,8 +176,8 @@ fn ends_at_its_deadline(stop: impl FnOnce(&Node)) {
     fleet.check_promises();
 }
 
-/// Reads the time left until a host's deadline, and stops the host. Returns the time from that deadline to the end of
-/// the runner. The result may be too long by the duration of the request, but never too short.
+/// Asks a host how much time is left until its deadline, and then stops the host with SIGSTOP. Returns how long after
+/// that deadline the runner ended. The result may be too high by the duration of the request, but is never too low.
 fn ends_late_by() -> time::Duration {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Loops);
     let mut node = fleet.launch_with("alpha", &[("--lease", "4s")]).start();
@@ -197,10 +199,11 @@ fn ends_late_by() -> time::Duration {
 #[test]
 fn runner_ends_within_50_ms_of_deadline_when_host_is_stopped() {
     const BAR: time::Duration = time::Duration::milliseconds(50);
-    // The wall clock may be slewed, and the host uses the fastest of its clocks. So the end may seem slightly early.
+    // The wall clock may be slewed, and the host uses the fastest of its clocks. So the runner may seem to end slightly
+    // early.
     const EARLY: time::Duration = time::Duration::milliseconds(-20);
-    // A single try may be late, because the machine is busy or a renewal moves the deadline after the report. A runner
-    // with a coarser timer would miss the bar each time.
+    // In a single try, the runner may end late, because the machine is busy, or because a renewal moves the deadline
+    // after the host has reported it. A runner with a coarser timer would be late in every try.
     let mut tries = Vec::new();
     while tries.len() < 20 && tries.iter().all(|late| *late >= BAR) {
         tries.push(ends_late_by());

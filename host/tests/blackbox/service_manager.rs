@@ -39,7 +39,7 @@ impl Manager {
     fn start(address: String, socket: UnixDatagram) -> Self {
         let received: Arc<Mutex<Vec<String>>> = Arc::default();
         let lines = Arc::clone(&received);
-        // The thread ends with the process, so nothing joins it.
+        // The thread runs until the test process exits, so nothing joins it.
         std::thread::spawn(move || {
             let mut buffer = [0; 65536];
             while let Ok(length) = socket.recv(&mut buffer) {
@@ -113,7 +113,7 @@ fn watchdog_notifications_stop_when_control_threads_hang() {
     manager.wait(2, |line| line == "WATCHDOG=1");
     freeze(&beta, "control");
     let is_stuck = |line: &str| line.starts_with("STATUS=the control runtime has made no progress for ");
-    // A live host would also have sent `WATCHDOG=1` with each of these lines.
+    // If the host were not stuck, it would also have sent `WATCHDOG=1` with each of these lines.
     let lines = manager.wait(5, is_stuck);
     let since = lines.iter().position(|line| is_stuck(line)).expect("such a line");
     assert!(!lines[since..].iter().any(|line| line == "WATCHDOG=1"), "{lines:?}");

@@ -1,4 +1,4 @@
-//! Sources of modules. Every node gets the version that the source names, and a bad version disturbs no node.
+//! Sources of modules. Every node gets the version that the source names, and a bad version does not disturb any node.
 
 use baton_election::ElectionName;
 use baton_modules::{EditError, Publication, VersionList, edit_versions};
@@ -21,7 +21,7 @@ scenarios! {
 }
 
 fn every_node_holds_the_pushed_version(fleet: Fleet) {
-    // Nodes also hold the previous version during the probation of the next one. This probation outlasts the test.
+    // During the probation of a version, nodes also keep the previous version. This probation outlasts the test.
     let probation = [("--probation", "1h")];
     let mut nodes = ["alpha", "beta"].map(|name| fleet.launch_from(name, PUSHED, &probation).start());
     for node in &nodes {
@@ -46,8 +46,7 @@ fn every_node_holds_the_pushed_version(fleet: Fleet) {
     announced(&fleet, &leader, |node| both(node) && node.runs == Some(second.digest));
     announced(&fleet, standby, |node| both(node) && node.runs.is_none());
     fleet.beat_above(started.term);
-    // A node that exits withdraws its announcement only if the store answers in time. If it does not, the test tries
-    // again.
+    // A node that exits withdraws its announcement only if the store answers in time. Otherwise, the test tries again.
     until("no node to be announced", || {
         for node in &mut nodes {
             assert!(node.terminate().success());
@@ -152,7 +151,7 @@ pub fn announced(fleet: &Fleet, node: &str, test: impl Fn(&Announcement) -> bool
     });
 }
 
-/// Waits until the node can start that module.
+/// Waits until the node is ready to start the module with this digest.
 fn ready(node: &Node, digest: Digest) -> Event {
     node.event("a module to be ready", |e| e.name == "module_ready" && e.text("module") == digest.to_string())
 }

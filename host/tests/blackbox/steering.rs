@@ -1,5 +1,6 @@
-//! Steering of a fleet by commands. In these scenarios, the leader is alive, hangs or is cut off from the store, and
-//! other nodes hang, run an older version or share an id. Scenarios that need no processes are in `in_process/nodes`.
+//! Commands that steer a fleet. In these scenarios, the leader is alive, hangs or is cut off from the store. Other
+//! nodes hang, run an older version or share an id. Scenarios that do not need real processes are in
+//! `in_process/nodes`.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -210,7 +211,8 @@ fn request_stays_in_force_when_store_goes_away(fleet: Fleet) {
     fleet.check_promises();
 }
 
-/// This test needs a store behind a network, because only such a store can be unreachable for one node alone.
+/// This test needs a store that is reached over a network, because only such a store can be unreachable for a single
+/// node.
 #[test]
 fn commands_wait_for_expiry_when_leader_is_cut_off() {
     let fleet = Fleet::new(Store::azurite());
@@ -230,8 +232,8 @@ fn commands_wait_for_expiry_when_leader_is_cut_off() {
     drop(outage);
     assert_eq!(ineligible(&alpha, "suspended").text("reason"), "while it is away");
     ineligible(&beta, "suspended");
-    // The same case with a step-down instead of a transfer. Alpha leads again, and is cut off from the store while beta
-    // is ready.
+    // Repeats the case with a step-down instead of a transfer: alpha leads again, and is cut off from the store while
+    // beta is ready.
     assert!(beta.terminate().success());
     done(&steer(&["resume", ELECTION]), &["is resumed: alpha leads"]);
     let term = fleet.beat_above(elected(&fleet, "beta")[0]).term;
@@ -262,7 +264,7 @@ fn break_lease_breaks_only_leases_of_other_clients(fleet: Fleet) {
 fn hosts_without_steering_are_named(fleet: Fleet) {
     let (mut alpha, _) = fleet.leader("alpha");
     assert!(alpha.terminate().success());
-    // The test plays an older host, which announces itself without support for steering, and holds the lease.
+    // The test acts as an older host: it holds the lease, and its announcement says that it does not support steering.
     let unaware = |node: &str| Announcement::now(node, &format!("{node}-1"), "", vec![], None);
     let announce = |older: Announcement| {
         on_store(&fleet, async |store| {
@@ -300,7 +302,8 @@ fn node_id_of_two_hosts_is_refused(fleet: Fleet) {
     let one = fleet.standby("beta", &alpha);
     let other = fleet.node("beta");
     listed(&fleet, "beta", is_ready);
-    // Each command makes both hosts write their announcements again. One of them then finds the other's announcement.
+    // Each command makes both hosts called beta announce themselves again. One of them then finds that the other has
+    // overwritten its announcement.
     let row = until("one of them to notice the other", || {
         done(&steer(&fleet, &["suspend"]), &[]);
         done(&steer(&fleet, &["resume"]), &[]);
@@ -317,8 +320,8 @@ fn node_id_of_two_hosts_is_refused(fleet: Fleet) {
     });
     refused(&transfer, &[incarnation, duplicate, "--node"]);
     drop((one, other));
-    // With the token, `events` uses the announced endpoint, which is ambiguous if two hosts have the leader's id.
-    // Without the token, `events` uses the leader's socket.
+    // With the token, `events` connects to the announced endpoint, which is ambiguous if two hosts have the leader's
+    // id. Without the token, `events` connects to the leader's local socket.
     let token = fleet.home.path().join("token");
     std::fs::write(&token, "0123456789abcdef\n").expect("written");
     let token = token.to_str().expect("text");

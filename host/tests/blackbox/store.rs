@@ -24,7 +24,7 @@ const CONTAINER: &str = "fleet";
 
 pub enum Store {
     Sqlite(TempDir),
-    /// An emulator behind a proxy.
+    /// The Azurite emulator, behind a proxy.
     Azurite {
         proxy: Proxy,
         azurite: Azurite,
@@ -106,7 +106,7 @@ impl Store {
         self.take_away(Mode::Hang)
     }
 
-    /// Returns a URL that bypasses the proxy on Azurite, so that outages do not affect its users.
+    /// Returns a URL that bypasses the proxy on Azurite, so that outages do not affect the clients that use it.
     pub fn url_around_the_proxy(&self) -> String {
         match self {
             Self::Sqlite(_) => self.url(),
@@ -225,7 +225,8 @@ impl Store {
         }
     }
 
-    /// Acquires the lease for `length` and writes no record, like a host that exits at once.
+    /// Acquires the lease for `length` and writes no record, like a host that exits right after it has acquired the
+    /// lease.
     pub fn hold(&self, length: Duration) {
         match self {
             Self::Sqlite(folder) => {
@@ -293,7 +294,7 @@ impl Store {
         }
     }
 
-    /// Returns a shared access signature with these rights to the container, valid for 1 h.
+    /// Returns a shared access signature that grants these permissions for the container for 1 h.
     pub fn signature(&self, rights: BlobSasPermissions) -> String {
         let mut signature = String::new();
         self.azure(async |container, _| {
@@ -315,8 +316,7 @@ impl Store {
 
     fn connection(file: &Path) -> Connection {
         let mut connection = Connection::open(file).expect("a file of the store");
-        // SQLite by itself would wait longer and longer between its attempts, and miss the short gaps between the
-        // hosts' locks.
+        // SQLite's own retries wait longer and longer, so they would miss the short gaps between the hosts' locks.
         let retry = |_| {
             std::thread::sleep(Duration::from_millis(1));
             true
@@ -325,7 +325,7 @@ impl Store {
         connection
     }
 
-    /// Runs `act` on the emulator, without the proxy.
+    /// Runs `act` on the emulator, bypassing the proxy.
     fn azure(&self, act: impl AsyncFnOnce(ContainerClient, BlobClient)) {
         let Self::Azurite { azurite, .. } = self else { panic!("a scenario for Azurite only") };
         let location = CloudLocation::Emulator { address: "127.0.0.1".to_string(), port: azurite.address().port() };
@@ -371,9 +371,9 @@ async fn acquire(store: &SqliteStore, id: LeaseId, length: Duration) {
     assert_eq!(insist(async || store.request(&election(), op.clone()).await).await, Reply::Done);
 }
 
-/// Reads the number of changes to a lease of the embedded store.
+/// SQL query for the number of changes to a lease in the embedded store.
 const CHANGES: &str = "SELECT changes FROM lease WHERE election = ?1";
-/// Removes the time limit of a lease of the embedded store.
+/// SQL statement that removes the time limit of a lease in the embedded store.
 const ENDLESS: &str = "UPDATE lease SET length = NULL, changes = changes + 1 WHERE election = ?1";
 const BREAK: &str = "UPDATE lease SET broken_after = 0, changes = changes + 1 WHERE election = ?1";
 const FREE: &str = "UPDATE lease SET holder = NULL, length = NULL, broken_after = NULL, changes = changes + 1,

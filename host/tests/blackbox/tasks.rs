@@ -1,5 +1,6 @@
-//! Tasks of a user's first hour, as the scripts in `host/tests/tasks` perform them. Other tests cover the installation
-//! ([`packages`]), HTTP in three languages ([`new`]), and the overlay for Kubernetes (`scripts/packaging.sh`).
+//! Tasks from a user's first hour with Baton, performed by the scripts in `host/tests/tasks`. Other tests cover the
+//! installation ([`packages`]), HTTP in three languages ([`new`]), and the overlay for Kubernetes
+//! (`scripts/packaging.sh`).
 //!
 //! [`packages`]: crate::packages
 //! [`new`]: crate::new

@@ -1,5 +1,5 @@
-//! Templates: the processes that link a version and fork its runners. Coordinators share templates, and the host
-//! replaces a template that fails.
+//! Template processes. A template links one version of a module and forks the runners for it. Coordinators share
+//! templates, and the host replaces a template that fails.
 
 use rustix::process::{Pid, Signal, kill_process};
 use time::OffsetDateTime;
@@ -10,12 +10,13 @@ use crate::guests::Guest;
 use crate::node::{Event, Journal, Launch, Node, until};
 use crate::store::Store;
 
-/// Waits for the template of a host that runs only one version, and so has only one template.
+/// Waits until the host has exactly one template, and returns it. A host that runs only one version has only one
+/// template.
 fn template(node: &Node) -> Pid {
     until("a template", || <[Pid; 1]>::try_from(node.templates()).map(|[pid]| pid))
 }
 
-/// Waits for the runner of the instance and the runner for the next term.
+/// Waits until the host has two runners: one that runs the instance, and one for the next term.
 fn both_runners(node: &Node) -> [Pid; 2] {
     until("a runner for the next term", || <[Pid; 2]>::try_from(node.runners()))
 }
@@ -49,7 +50,7 @@ fn instance_keeps_running_when_its_template_dies() {
     kill(first);
     let killed = OffsetDateTime::now_utc();
     assert_eq!(fleet.beat("the instance to continue", |event| event.ts > killed).term, term);
-    // Kills the runner of the instance and the waiting runner, so that a later term needs a new template.
+    // Kills the instance's runner and the waiting runner, so that the next runners need a new template.
     for runner in runners {
         kill(runner);
     }
@@ -71,13 +72,13 @@ fn template_that_does_not_answer_is_replaced() {
         kill(runner);
     }
     let next = fleet.journal.event("a later term", |event| event.name == "output" && event.term > term);
-    // The later term may have run in the waiting runner, just before the test killed it. So the template may be
-    // replaced only now.
+    // The later term may have run in the waiting runner just before the test killed that runner. In that case, the host
+    // replaces the template only now.
     until("another template", || match template(&node) {
         other if other == first => Err(other),
         _ => Ok(()),
     });
-    // Renewals may fail on a busy machine, but the lease is kept.
+    // On a busy machine, renewals may fail, but the host must not lose the lease.
     let is_loss = |event: &Event| event.name == "leadership_lost" || event.text("reason") == "lease-at-risk";
     let lost = fleet.journal.events().into_iter().find(is_loss);
     assert!(lost.is_none(), "{lost:?} before {next:?}");

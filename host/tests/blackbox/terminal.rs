@@ -1,4 +1,4 @@
-//! Output for terminals only: colors, progress, and a status that is redrawn.
+//! Output that appears only on terminals: colors, progress, and a status that is redrawn.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::process::ExitStatusExt as _;

@@ -1,5 +1,5 @@
-//! Hosts that die, with a successor on the same machine. The kernel reports the death, so the successor need not wait
-//! for the lease to expire. With a lease of 60 s, a node that leads within 45 s has not waited for the expiry.
+//! Takeovers on the same machine after a host has died. The kernel reports the death, so the successor need not wait
+//! for the lease to expire. The lease is 60 s: a node that leads within 45 s has not waited for it to expire.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -17,7 +17,7 @@ use crate::store::Store;
 
 const MINUTE: [(&str, &str); 1] = [("--lease", "60s")];
 
-/// D in tests in which a successor waits for the lease to expire.
+/// D, the duration of the lease, in tests in which a successor waits for the lease to expire.
 const SHORT_LEASE: Duration = Duration::from_secs(8);
 
 fn pair(fleet: &Fleet, flags: &[(&str, &str)]) -> (Node, Node, u64) {
@@ -40,7 +40,7 @@ fn standby_takes_over_at_once_when_host_is_killed() {
     alpha.signal(Signal::KILL);
     let next = fleet.beat_above(term);
     assert!(next.from == "beta" && next.ts < killed + Duration::from_secs(45), "{next:?} after {killed}");
-    // After a second failure in a row, a successor waits for a short time, but not until the lease expires.
+    // After the second death in a row, the successor waits for a short time, but not until the lease expires.
     let _gamma = {
         let gamma = fleet.launch_with("gamma", &MINUTE).start();
         gamma.event("to follow beta", |event| event.name == "standby" && event.text("leader") == "beta");
@@ -81,7 +81,7 @@ fn standby_waits_while_a_process_holds_the_lock() {
     assert_eq!(unsafe { libc::fcntl(holds.as_raw_fd(), libc::F_OFD_SETLK, &raw const wanted) }, 0);
     alpha.signal(Signal::KILL);
     alpha.wait();
-    // Beta is still a standby, and alpha's lease is still held.
+    // Beta must still be a standby, and alpha's lease must still be held.
     let status = fleet.status_until("the standby's view", |status| status["lease"] == "held");
     assert_eq!(status["term"].as_u64(), Some(term), "{status}");
     let is_news = |event: &Event| event.from == "beta" && event.name == "elected";
@@ -106,15 +106,15 @@ fn standby_waits_when_it_does_not_watch_for_deaths() {
 #[test]
 fn standby_waits_when_an_older_host_has_written_since() {
     successor_waits(&[], &[], |fleet| {
-        // After a write by an older host, the record's version differs from the version that alpha has noted.
+        // Simulates a write by an older host: the record's version no longer matches the version that alpha has noted.
         let connection = Connection::open(fleet.store.folder().join("lease.db")).expect("the file");
         connection.busy_timeout(Duration::from_secs(10)).expect("a timeout");
         assert_eq!(connection.execute("UPDATE holder SET version = 'older'", []), Ok(1));
     });
 }
 
-/// Starts a leader and a standby with these arguments, and kills the leader. Checks that the standby waits until the
-/// lease expires.
+/// Starts a leader and a standby with these arguments, calls `before`, and kills the leader. Checks that the standby
+/// waits until the lease expires.
 fn successor_waits(leader: &[&str], standby: &[&str], before: impl FnOnce(&Fleet)) {
     let fleet = Fleet::new(Store::sqlite());
     let lease = format!("{}s", SHORT_LEASE.as_secs());
@@ -148,8 +148,8 @@ fn copied_store_reports_no_death() {
     assert!(copied.success());
     let copy = copy.path().join(fleet.store.folder().file_name().expect("a name"));
     let store = format!("sqlite:{}", copy.display());
-    // The copy contains a file with the name of alpha's lock file, but no process locks that file, whether alpha is
-    // alive or dead.
+    // The copy of the store contains a file with the name of alpha's lock file. No process locks that file, so it does
+    // not show whether alpha is alive.
     let gamma = fleet.launch_with("gamma", &[MINUTE[0], ("--store", &store)]).start();
     gamma.event("to follow alpha", |event| event.name == "standby" && event.text("leader") == "alpha");
     alpha.signal(Signal::KILL);

@@ -1,6 +1,7 @@
 //! Tests that each kind of confined process reaches only what it is allowed to reach. This program starts copies of
-//! itself. Each copy confines itself, and then attempts to reach the outside. The first attempts run unconfined,
-//! because an attempt that never succeeds proves nothing.
+//! itself. Each copy except the first confines itself, and then attempts to reach the outside. In the first copy, all
+//! attempts must succeed. This shows that the attempts themselves work, so if they fail in another copy, the
+//! confinement is the cause.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 
 mod computing;
@@ -29,7 +30,7 @@ const AS: &str = "CONFINE_TEST_AS";
 /// attempts.
 const DOES: &str = "CONFINE_TEST_DOES";
 
-/// Descriptors that a child process inherits by mistake: the reading end of a pipe, and a socket.
+/// Descriptors that each child process inherits although it should not: the reading end of a pipe, and a socket.
 const INHERITED: i32 = 90;
 const INHERITED_SOCKET: i32 = 91;
 
@@ -41,7 +42,7 @@ struct Targets {
     address: TcpAddr,
     /// The name of an abstract socket that accepts connections.
     name: String,
-    /// A folder to which the user may write, but no runner.
+    /// A folder to which the user may write, but no runner may.
     folder: PathBuf,
     /// Folders to which some runners may write.
     granted: PathBuf,
@@ -127,7 +128,7 @@ impl Confinement {
                 let folders = [(&targets.granted, false), (&targets.other, false), (&targets.read, true)];
                 let folders = folders.map(|(path, read_only)| (open(path), read_only));
                 let folders = folders.each_ref().map(|(folder, read_only)| (folder.as_fd(), *read_only));
-                // A runner starts with the confinement of the process that forks it, so apply that first.
+                // A runner starts with the confinement of the process that forks it, so apply that confinement first.
                 to_forking().expect("it is confined");
                 let folders: &[_] = if granted { &folders } else { &[] };
                 let reach = RunnerReach { folders, files: granted, network: granted, holds: None };
@@ -211,7 +212,8 @@ fn attempt(way: Confinement, targets: &Targets) {
 const VICTIM: &str = "a victim";
 
 fn be_a_victim() {
-    // SAFETY: this call takes numbers, no address. A kernel without Yama does not know the option and fails.
+    // SAFETY: this call takes numbers, not addresses. On a kernel without Yama, which does not know the option, the
+    // call fails.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
     wait();
 }
@@ -298,7 +300,7 @@ fn output_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Runs this program with the confinement `way`. The process also inherits some descriptors by mistake.
+/// Runs this program with the confinement `way`. The process also inherits descriptors that it should not have.
 fn run(way: &str, does: &str, targets: &[String]) -> Output {
     let (read, _write) = io::pipe().expect("a pipe");
     let (socket, _other) = UnixStream::pair().expect("a pair of sockets");

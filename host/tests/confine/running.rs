@@ -1,4 +1,5 @@
-//! The attempts that runners make in addition. A runner may be granted folders and the network.
+//! The attempts that only runners make, in addition to those of all confined processes. A runner may be granted folders
+//! and the network.
 
 use std::ffi::CString;
 use std::fs::{File, FileTimes};
@@ -26,7 +27,7 @@ use wasmtime::{Config, Engine, Store, Trap};
 
 use super::{Attempt, INHERITED, INHERITED_SOCKET, Targets};
 
-/// The number of a runner's threads for file operations.
+/// The number of threads that a runner has for file operations.
 const THREADS: usize = 4;
 
 /// The objects that a runner creates after `to_loading` and before `to_running`.
@@ -54,7 +55,7 @@ impl Made {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1).max_blocking_threads(THREADS).enable_all();
         let runtime = runtime.thread_keep_alive(Duration::from_secs(1 << 30)).build()?;
-        // The tasks wait for one another, so the runtime must start a thread for each of them.
+        // The tasks wait for one another. This makes the runtime start a thread for each of them.
         let all = Arc::new(Barrier::new(THREADS + 1));
         for _ in 0..THREADS {
             let all = Arc::clone(&all);
@@ -81,7 +82,7 @@ fn load() -> wasmtime::Result<(Engine, Component)> {
     Ok((engine, component))
 }
 
-/// Runs the guest on its own stack, because the call is asynchronous.
+/// Runs the guest with an asynchronous call, so the guest has a stack of its own.
 async fn run_guest(engine: &Engine, component: &Component) -> wasmtime::Result<()> {
     let mut store = Store::new(engine, ());
     let instance = Linker::new(engine).instantiate_async(&mut store, component).await?;
@@ -293,7 +294,7 @@ pub const NEVER: &[Attempt] = &[
     }),
 ];
 
-/// Attempts that succeed in a runner until its last confinement.
+/// Attempts that succeed in a runner until its last confinement, `to_running`.
 pub const LOADING: &[Attempt] = &[
     ("names a thread", |_| {
         // SAFETY: the name is a static C string.
@@ -463,8 +464,8 @@ pub const NETWORK: &[Attempt] = &[
     }),
 ];
 
-/// The name of an attempt that fails in every runner. If the attempt succeeds, another program replaces this process,
-/// and prints its argument.
+/// The name of an attempt that fails in every runner. If it succeeded, another program would replace this process and
+/// print its argument.
 pub const RUNS: &str = "runs a file of its folder";
 
 pub fn run(targets: &Targets) -> io::Error {

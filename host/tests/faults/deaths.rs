@@ -1,8 +1,9 @@
-//! Kills a leader at random points of its term, each time in a new election: `make deaths COUNT=1000`.
+//! Starts many elections, and kills each leader at a random point in its term: `make deaths COUNT=1000`.
 //!
-//! On one machine the standby notices the death and takes over before the lease expires. The dead leader's last effects
-//! must still precede the first effects of its successor. The test kills the host, the runner, or both in either order.
-//! The receiver accepts all effects, and `judge.rs` compares the kernel's time stamps.
+//! The nodes run on one machine, so the standby notices the leader's death and takes over before the lease expires.
+//! Even then, the dead leader's last effects must precede its successor's first effects. The test kills the host, the
+//! runner, or both, in either order. The receiver accepts all effects, and `judge.rs` compares the kernel's time
+//! stamps.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -20,16 +21,18 @@ use crate::store::Store;
 use crate::{baton_binary, guests, say, variable};
 use baton_test_support::modules::numbered;
 
-/// The number of deaths in a run without the variable `DEATHS`, and the seed of these deaths.
+/// The number of deaths, and the seed that generates them, for a run without the variable `DEATHS`.
 const FIXED: (u64, u64) = (8, 1);
 
-/// The longest possible lease. A successor that waits for most of it has not noticed the leader's death.
+/// The longest possible lease. If a successor takes over only after most of this time, it has not noticed the leader's
+/// death.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// The test waits for this number of the successor's effects. A late effect of the dead leader would arrive among them.
+/// The number of the successor's effects for which the test waits. A late effect of the dead leader would arrive among
+/// them.
 const EFFECTS: u64 = 20;
 
-/// The interval between two checks for effects. It limits how precisely a death can be timed.
+/// The interval between two checks for effects. A death cannot be timed more precisely than this.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 #[test]
@@ -103,7 +106,7 @@ impl fmt::Display for Dies {
     }
 }
 
-/// The event in a term that starts the delay before the leader's death.
+/// The event in a term after which the delay before the leader's death begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Point {
     Elected,
@@ -132,7 +135,7 @@ impl fmt::Display for Point {
 struct Case {
     dies: Dies,
     point: Point,
-    /// True if the standby runs before the death. Otherwise it starts after the death.
+    /// True if the standby starts before the leader dies. Otherwise, it starts after the death.
     has_standby: bool,
     /// The time between `point` and the death.
     after: Duration,
@@ -172,7 +175,7 @@ struct Fleet {
     judge: Arc<Mutex<Judge>>,
     log: Arc<Mutex<Log>>,
     receiver: Receiver,
-    /// The file that the nodes follow.
+    /// The module file, which the nodes watch for new versions.
     module: PathBuf,
     _store: Store,
     _home: tempfile::TempDir,
@@ -216,8 +219,8 @@ impl Fleet {
             Point::Renewal => std::thread::sleep(LEASE / 6 - Duration::from_millis(150)),
         }
         std::thread::sleep(case.after);
-        // If only the runner should die but has not started yet, no process dies. The elected term then continues, and
-        // the wait below ends at its first effect.
+        // If only the runner should die, but no runner has started yet, no process dies. The elected term then
+        // continues, and its first effect ends the wait below.
         let before = if case.dies == Dies::Runner { self.latest() } else { self.latest().max(self.elected_term()) };
         let died = now();
         self.log().note(&format!("{case}: {}", NAMES[leader]));
@@ -233,7 +236,8 @@ impl Fleet {
         let next = self.first_above(before)?;
         self.wait_for_more(next.term)?;
         let Self { nodes, judge, receiver, log, .. } = self;
-        // Dropping the nodes and the receiver joins the threads that read their output, so all effects have been read.
+        // Dropping the nodes and the receiver joins the threads that read effects. After that, all effects have been
+        // read.
         drop((nodes, receiver));
         if let Some(line) = &log.lock().expect("no thread panics while it holds the lock").panicked {
             return Err(format!("the host survives: {line}"));
@@ -253,7 +257,7 @@ impl Fleet {
         Ok(node)
     }
 
-    /// The last term that has begun, even if none of its effects has arrived.
+    /// The latest term for which a leader was elected, even if none of the term's effects has arrived yet.
     fn elected_term(&self) -> u64 {
         self.log().elected.map_or(0, |(_, term)| term)
     }

@@ -46,14 +46,14 @@ pub struct Node {
     /// True once the host has logged `starting`, which it does after setting its signal handlers.
     has_begun: Arc<AtomicBool>,
     is_unread: Arc<AtomicBool>,
-    /// The child processes of the host that [`Self::stop`] has stopped.
+    /// The host's child processes that [`Self::stop`] has stopped.
     stopped: Vec<(Pid, OwnedFd)>,
     judge: Arc<Mutex<Judge>>,
     log: Arc<Mutex<Log>>,
 }
 
 impl Node {
-    /// A node that is down. Its host is `program` with `arguments`.
+    /// Creates a node that is down. Its host will run `program` with `arguments`.
     pub fn new(
         at: usize,
         program: PathBuf,
@@ -112,11 +112,11 @@ impl Node {
         self.state = State::Up;
     }
 
-    /// Sends SIGSTOP to some processes. Returns when all of their threads have stopped.
+    /// Sends SIGSTOP to some processes. Returns once all of their threads have stopped.
     pub fn stop(&mut self, parts: Parts) {
         self.stopped = self.others(parts);
-        // A stop may interrupt a process in the middle of a write. The host writes lines, and its runners write
-        // requests.
+        // The stop may interrupt a write. A host can be interrupted while it writes a line, and a runner while it
+        // writes a request.
         let mut ways = Vec::new();
         if parts.has_host() {
             ways.push(Channel::Line);
@@ -158,7 +158,7 @@ impl Node {
         }
     }
 
-    /// Kills the host and its runners: first the processes in `first`, and the other processes after the time `apart`.
+    /// Kills the host and its runners: first those in `first`, and the others after a delay of `apart`.
     pub fn end_both(&mut self, first: Parts, apart: Duration) {
         // Find the runners before the host dies, because afterwards they are no longer its children.
         let runners = self.others(Parts::RUNNER);
@@ -179,8 +179,8 @@ impl Node {
         let host = self.process.as_ref().map(|(child, _)| child.id());
         let all = host.map(children_of).unwrap_or_default().into_iter().filter_map(Pid::from_raw);
         let opened = all.filter_map(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)));
-        // Read the name only after the pidfd has been opened. If another process has reused the pid by then, a signal
-        // to the pidfd reaches no process.
+        // Open the pidfd before reading the name. If another process reuses the pid between the two steps, the pidfd
+        // still refers to the old process, so a signal sent through it reaches no process.
         let name = |pid: Pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         opened.filter(|(pid, _)| parts.others().any(|part| name(*pid).contains(part))).collect()
     }
@@ -198,7 +198,7 @@ impl Node {
         self.is_unread.store(unread, Ordering::Relaxed);
     }
 
-    /// Sends SIGTERM. [`Self::ended`] returns the exit status later.
+    /// Sends SIGTERM. Once the host has exited, [`Self::ended`] returns the exit status.
     pub fn terminate(&mut self) {
         self.signal(Signal::TERM);
         self.state = State::Ending;
@@ -212,7 +212,7 @@ impl Node {
         Some(status)
     }
 
-    /// True if `status` is expected for a host after SIGTERM: success, or death by SIGTERM if the host has not set its
+    /// True if `status` is acceptable after SIGTERM: success, or death by SIGTERM if the host had not set its signal
     /// handlers yet.
     pub fn is_in_order(&self, status: ExitStatus) -> bool {
         let was_early = !self.has_begun.load(Ordering::Relaxed);
@@ -284,17 +284,17 @@ fn read_line(node: usize, at: Nanos, line: &str, judge: &Mutex<Judge>, log: &Mut
     fields["event"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A file with the faults and the hosts' events, but without the output of their coordinators.
+/// The test's log file. It contains the faults and the hosts' events, but not the output of the coordinators.
 pub struct Log {
     file: File,
     pub path: PathBuf,
     begin: Nanos,
     last: std::collections::VecDeque<String>,
-    /// The time at which the previous lease expires, from the last event `waiting_for_previous_lease`.
+    /// The time at which the previous lease expires, according to the latest event `waiting_for_previous_lease`.
     pub settled: Option<Instant>,
-    /// The node that was elected last, and its term.
+    /// The most recently elected node, and its term.
     pub elected: Option<(usize, u64)>,
-    /// The version that was started last.
+    /// The most recently started version.
     pub served: Option<String>,
     pub linked: usize,
     /// The first line that reports a panic, if any.

@@ -1,9 +1,9 @@
 //! Checks the order of effects by the kernel's time stamps.
 //!
-//! No effect of a lower term may arrive after an effect of a higher term. There is one exception: a process that is
-//! stopped (SIGSTOP) between the gate and its system call still makes that call when it is continued, and nothing in
-//! the process can prevent it. The judge therefore accepts and counts one late write per stop and channel. It must be
-//! the first write after the SIGCONT, and must follow within [`AT_ONCE`].
+//! No effect of a lower term may arrive after an effect of a higher term. There is one exception: if SIGSTOP stops a
+//! process between its gate check and the system call, the process still makes that call when it is continued. Nothing
+//! in the process can prevent this. The judge therefore accepts and counts one late write per stop and channel. This
+//! write must be the first one after the SIGCONT, and must follow within [`AT_ONCE`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::kernel::Nanos;
 
-/// The channel of an effect.
+/// The channel through which an effect leaves its process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Channel {
     Request,
@@ -28,7 +28,8 @@ pub struct Effect {
     pub term: u64,
     /// The index in [`crate::fleet::NAMES`] of the node that caused the effect.
     pub node: usize,
-    /// The instance's unique name, the number of the effect and the numbers of [`Claims`], if any, separated by `/`.
+    /// The instance's unique name, the effect's number, and the numbers in [`Claims`], if any. They are separated by
+    /// `/`.
     pub name: String,
 }
 
@@ -46,7 +47,7 @@ impl Effect {
 
 /// The claims that a coordinator with state sends with each effect.
 struct Claims {
-    /// The number of saves in the state when the instance started.
+    /// The number of saves that the state contained when the instance started.
     resumed: u64,
     /// The term in which the last of these saves was made.
     saved_in: u64,
@@ -63,21 +64,21 @@ pub struct Stop {
     pub stopped: Nanos,
     /// A time just before SIGCONT was sent. `None` if the processes are still stopped, or were killed.
     pub continued: Option<Nanos>,
-    /// The channels on which the stop may have interrupted a write, except for channels on which the judge has already
-    /// excused a late write.
+    /// The channels on which the stop may have interrupted a write. Once the judge has excused a late write on a
+    /// channel, it removes the channel.
     catches: Vec<Channel>,
 }
 
-/// The longest time between SIGCONT and an interrupted write. It is far longer than a thread waits for a CPU. It is
-/// still too short to excuse a host that writes buffered output without checking the gate again.
+/// The longest accepted time between SIGCONT and the interrupted write. It is far longer than a thread waits for a CPU,
+/// but short enough to detect a host that writes buffered output without checking the gate again.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 /// The longest delay between the arrival of an effect and the time at which the test reads it. Effects are judged after
 /// this delay.
 const READ_BY: Duration = Duration::from_secs(2);
 
-/// The number of recent effects to keep. The test may read effects out of order: if it reads the first effect of a
-/// higher term late, the judge searches the kept effects for those that came after it.
+/// The number of recent effects to keep. The test may read effects out of order. If it reads the first effect of a
+/// higher term late, the judge searches the kept effects for effects of lower terms that arrived after it.
 const KEPT: usize = 200_000;
 
 /// An effect that came after an effect of a higher term.
@@ -125,7 +126,7 @@ pub struct Count {
 }
 
 impl Judge {
-    /// Records a write by one of a node's processes. The write may be an effect.
+    /// Records a write by one of a node's processes, even if the write is not an effect.
     pub fn written(&mut self, node: usize, way: Channel, at: Nanos) {
         let writes = self.writes.entry((node, way)).or_default();
         writes.push_back(at);
@@ -134,7 +135,7 @@ impl Judge {
         }
     }
 
-    /// Records an effect. The caller must pass its write to [`Self::written`] first.
+    /// Records an effect. The caller must first pass the effect's write to [`Self::written`].
     pub fn effect(&mut self, effect: Effect) {
         match effect.way {
             Channel::Request => self.count.requests += 1,
@@ -148,7 +149,7 @@ impl Judge {
             self.count.terms = self.firsts.len();
             let late = self.recent.iter().filter(|other| other.term < effect.term && other.at > effect.at);
             let late = late.map(|other| Late { effect: other.clone(), after: effect.clone() });
-            // Skip effects that are already recorded as late, compared with another higher term.
+            // Skip effects that are already recorded as late because of another higher term.
             let new: Vec<Late> = late.filter(|late| !self.late.iter().any(|l| l.effect == late.effect)).collect();
             self.late.extend(new);
         }
@@ -203,7 +204,7 @@ impl Judge {
         }
     }
 
-    /// Checks that the term `later` began with at least `saved` saves, and that the last of its saves was made in
+    /// Checks that the term `later` began with a state that contained at least `saved` saves, the last of them made in
     /// `term` or a later term.
     fn check_saves(&mut self, (term, saved): (u64, u64), (later, resumed, saved_in): (u64, u64, u64)) {
         if resumed < saved || saved_in < term {
@@ -214,7 +215,7 @@ impl Judge {
         }
     }
 
-    /// Records a broken promise. Keeps only the first.
+    /// Records that a promise was broken. Keeps only the first broken promise.
     pub fn found(&mut self, broken: String) {
         self.broken.get_or_insert(broken);
     }
@@ -251,7 +252,7 @@ impl Judge {
         (now.saturating_sub(latest.at) < 1_000_000_000).then_some(latest.node)
     }
 
-    /// The first effect of the lowest term above `term`. Skips terms without effects.
+    /// The first effect of the lowest term above `term` that has effects.
     pub fn first_above(&self, term: u64) -> Option<&Effect> {
         self.firsts.range(term + 1..).map(|(_, first)| first).next()
     }
@@ -260,11 +261,11 @@ impl Judge {
         self.latest.as_ref()
     }
 
-    /// Judges effects that arrived more than [`READ_BY`] before `now`. By then, the test has read all effects that
-    /// arrived before them.
+    /// Judges the effects that arrived more than [`READ_BY`] before `now`. By then, the test has read all effects that
+    /// arrived earlier, too.
     ///
     /// # Errors
-    /// A broken promise, with the two effects that show it.
+    /// If a promise was broken. The error describes the effects that show it.
     pub fn judge(&mut self, now: Nanos) -> Result<(), String> {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
@@ -342,8 +343,8 @@ mod tests {
         Effect { at, way, term, node, name: format!("i{node}{term}/{at}") }
     }
 
-    /// Records the effects in the order in which the test would read them, and judges them. Returns the number of
-    /// excused effects.
+    /// Records the effects in the given order, as if the test had read them in this order, and judges them. Returns the
+    /// number of excused effects.
     fn judged(judge: &mut Judge, effects: &[Effect]) -> Result<usize, String> {
         for effect in effects {
             judge.written(effect.node, effect.way, effect.at);
@@ -435,7 +436,7 @@ mod tests {
     #[test]
     fn stop_excuses_no_other_write() {
         // The judge excuses none of these writes. The first cases are a second write, a write that comes too late, a
-        // write after another line of the host, and a write of another node.
+        // write after another line of the host, and a write by another node.
         assert!(judged(&mut with_stop(), &[9, 10].map(|at| effect(Request, 0, 1, at * SECOND + 1))).is_err());
         assert!(judged(&mut with_stop(), &[effect(Request, 0, 1, 12 * SECOND)]).is_err());
         let mut judge = with_stop();
@@ -443,7 +444,7 @@ mod tests {
         assert!(judged(&mut judge, &[effect(Line, 0, 1, 9 * SECOND + 2)]).is_err());
         let by_another_node = effect(Request, 2, 1, 9 * SECOND + 1);
         assert!(judged(&mut with_stop(), &[by_another_node]).is_err());
-        // A write of a process that was not stopped.
+        // A write by a process that was not stopped.
         let mut judge = with_stop();
         judge.stops[0].catches = vec![Line];
         assert!(judged(&mut judge, &[effect(Request, 0, 1, 9 * SECOND + 1)]).is_err());

@@ -1,18 +1,18 @@
 //! Reads from sockets with the kernel's time stamps.
 //!
-//! A thread may read late, so its own clock says nothing about the order of writes. With `SO_TIMESTAMPNS`, the kernel
-//! stamps all sockets from one clock, `CLOCK_REALTIME`, and does so within the sender's system call. Over loopback,
-//! this system call itself delivers the segment to the receiver. On a Unix socket, it queues the message. The stamps
-//! therefore have the order of the writes, however long the reader waits for a CPU.
+//! A thread may read late, so the times at which it reads say nothing about the order of the writes. With
+//! `SO_TIMESTAMPNS`, the kernel stamps the data on all sockets with one clock, `CLOCK_REALTIME`, during the sender's
+//! system call. Over loopback, this system call itself delivers the segment to the receiver. On a Unix socket, it
+//! queues the message. The stamps are therefore in the order of the writes, however long the reader waits for a CPU.
 //!
 //! Four things could break this order:
 //!
-//! - Segments that are read together share the stamp of the last segment. Therefore, senders wait for the answer before
-//!   they write again.
+//! - Segments that are read together share the stamp of the last segment. To prevent this, senders wait for the answer
+//!   before they write again.
 //! - A segment is delayed if the receiver has no room, or by Nagle's algorithm. Neither happens to single small
 //!   requests.
-//! - A lost segment is sent again later. Loopback loses no segments.
-//! - The clock may be set. [`Clock::watch`] detects this.
+//! - A lost segment would be sent again, with a later stamp. But loopback loses no segments.
+//! - Someone may set the clock. [`Clock::watch`] detects this.
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -26,10 +26,10 @@ use crate::node;
 /// Nanoseconds since the Unix epoch.
 pub type Nanos = u64;
 
-/// A listener on loopback whose connections have time stamps.
+/// Returns a loopback listener that enables time stamps on its connections.
 ///
-/// After the first socket of the machine asks for time stamps, the kernel takes a moment to enable them. Until then it
-/// stamps at the time of the read. This function waits until the kernel takes the stamp at the time of the write.
+/// When the first socket on a machine requests time stamps, the kernel takes a moment to enable them. Until then, a
+/// stamp shows the time of the read. This function waits until the stamps show the time of the write.
 pub fn listener() -> TcpListener {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     // Accepted connections inherit the option.
@@ -82,7 +82,7 @@ pub fn receive(socket: &impl AsRawFd, bytes: &mut [u8]) -> io::Result<Option<(us
     message.msg_controllen = size_of_val(&control) as _;
     let length = loop {
         // SAFETY: `message` points to `part` and `control`, which live in this function. `part` points to `bytes`,
-        // which this function has borrowed mutably. All lengths are those of the memory.
+        // which this function has borrowed mutably. All lengths match the buffers.
         let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, 0) };
         match usize::try_from(length) {
             Ok(0) => return Ok(None),
@@ -104,7 +104,7 @@ pub fn receive(socket: &impl AsRawFd, bytes: &mut [u8]) -> io::Result<Option<(us
     }
 }
 
-/// The time stamp among a message's control messages.
+/// Returns the time stamp that a message's control messages contain, if any.
 fn stamp(message: &libc::msghdr) -> Option<Nanos> {
     // SAFETY: the kernel has filled `message`, and its control buffer is alive and has the length in `message`.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
@@ -131,7 +131,7 @@ fn set(socket: &impl AsRawFd, option: libc::c_int, value: libc::c_int) {
     assert_eq!(done, 0, "{}", io::Error::last_os_error());
 }
 
-/// The current time of the clock that the stamps use.
+/// The current time, on the clock that the stamps use.
 pub fn now() -> Nanos {
     read(ClockId::Realtime).try_into().expect("a time after 1970")
 }
@@ -146,7 +146,8 @@ impl Clock {
         Self { offset: Self::offset() }
     }
 
-    /// Checks that the clock has not been set since [`Self::new`]. Slewing affects both clocks alike.
+    /// Checks that the clock has not been set since [`Self::new`]. Slewing is not detected, because it affects both
+    /// clocks alike.
     ///
     /// # Errors
     /// If the clock has been set. The error contains the difference.
@@ -197,7 +198,7 @@ mod tests {
         line.write_all(b"second").unwrap();
         other.write_all(b"third").unwrap();
         let end = now();
-        // Read late and in reverse order. Neither may affect the stamps.
+        // Read the messages late and in reverse order. This must not change their stamps.
         std::thread::sleep(Duration::from_millis(50));
         let mut bytes = [0; 16];
         let third = receive(&reads_other, &mut bytes).unwrap().unwrap();

@@ -1,4 +1,5 @@
-//! The connections between the nodes. On the network, a proxy in front of each node can make them fail.
+//! The connections between the nodes. If the nodes are connected by the network, a proxy in front of each node can make
+//! its connections fail.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -9,7 +10,7 @@ use crate::store::{Done, Store};
 pub enum Links {
     /// Sockets in the store's folder.
     Sockets,
-    /// The network. Each node has an address on which it listens, and a proxy whose address it advertises.
+    /// The network. Each node listens on an address of its own, but advertises the address of its proxy.
     Network(Vec<(SocketAddr, Proxy)>),
 }
 

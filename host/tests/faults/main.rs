@@ -1,26 +1,26 @@
 //! Injects random faults into a fleet and checks its effects from outside: `make faults MINUTES=30`.
 //!
-//! Three real hosts (or `NODES=5`) run a coordinator that causes effects as fast as it can: requests to a receiver, and
-//! lines of output. The seed determines whether the coordinator saves state. The faults are:
+//! Three real hosts (five with `NODES=5`) run a coordinator that causes effects as fast as it can: requests to a
+//! receiver, and lines of output. The seed determines whether the coordinator saves state. The faults are:
 //!
 //! - hosts and their child processes, alone or together, are stopped, killed, aborted or terminated
-//! - another client breaks, frees or takes the lease, and deletes or overwrites the record
-//! - the store, or the links between nodes (sockets on one machine, the network on Azure), are slow or unreachable
+//! - another client breaks, frees or takes the lease, or deletes or overwrites the record
+//! - the store, or the links between nodes (sockets with SQLite, the network with Azure), are slow or unreachable
 //! - nothing reads a node's output
 //! - an operator pushes another version
 //!
-//! The faults come in bursts, which the test generates from a seed. The test prints the seed. With `SEED=`, the same
-//! faults are injected again, and only the machine's timing differs. The test orders all effects by the kernel's time
+//! The faults come in bursts, which the test generates from a seed. The test prints the seed. To inject the same faults
+//! again, pass it as `SEED=`; only the machine's timing then differs. The test orders all effects by the kernel's time
 //! stamps (`kernel.rs`) and checks them as they arrive (`judge.rs`):
 //!
 //! - No effect of a lower term arrives after an effect of a higher term. The only exception is a write that a SIGSTOP
 //!   interrupted.
-//! - Each term is served by one instance, and each effect carries the term that caused it.
+//! - Each term is served by one instance, and each effect carries the number of the term that caused it.
 //! - No acknowledged commit is lost: every later term starts from it, and the store still has it after the run.
 //! - No host panics, and no host exits unless the test ends it. Without `FAULTS_MINUTES`, other tests keep the machine
 //!   busy, so a host's watchdog may end the host.
 //! - After each burst, a node leads within a time limit.
-//! - After the run, a version can be pushed and is served.
+//! - After the run, another version can be pushed, and the leader runs it.
 //!
 //! Without `FAULTS_MINUTES` the test takes about half a minute and injects the same faults each time. `ONLY=stop,kill`
 //! restricts the kinds of faults, but not their number. With `OLD=PROGRAM` every second node runs that program, an
@@ -71,11 +71,11 @@ struct Fixed {
     bursts: usize,
 }
 
-/// The longest interval between two readings of the record by a standby: 1 s, plus jitter.
+/// The longest interval at which a standby reads the record: 1 s, plus jitter.
 const POLL: Duration = Duration::from_millis(1250);
 /// The longest wait for a lease of unknown length to expire.
 const UNKNOWN_LEASE: Duration = Duration::from_secs(60);
-/// The longest interval between two attempts of a standby to reach a store that does not answer: 15 s, plus jitter.
+/// The longest interval at which a standby retries a store that does not answer: 15 s, plus jitter.
 const BACK_OFF: Duration = Duration::from_secs(19);
 /// An upper bound on the time that a host takes to shut down cleanly, whatever its store does.
 const ENDING: Duration = Duration::from_secs(120);
@@ -87,7 +87,7 @@ fn nodes() -> usize {
     nodes
 }
 
-/// The program of every second node, if it is an earlier version.
+/// The program that every second node runs, if it is an earlier version of the host.
 fn old_program() -> Option<PathBuf> {
     variable("FAULTS_OLD")
 }
@@ -101,8 +101,8 @@ fn run(name: &str, store: Store, fixed: Fixed) {
     let fresh = || if minutes.is_some() { kernel::now() % 1_000_000_007 } else { fixed.seed };
     let seed = variable("FAULTS_SEED").unwrap_or_else(fresh);
     let lease = store.lease();
-    // If the coordinator saves no state, the nodes must notice by their announcements alone that a client has deleted
-    // the record or replaced it by an older one.
+    // In half of the runs, the coordinator saves no state. Then, only the nodes' announcements show that another client
+    // has deleted the record or replaced it with an older one.
     let keeps_state = variable("FAULTS_STATE").unwrap_or(seed.is_multiple_of(2));
     let with = if keeps_state { "that saves" } else { "without a state" };
     let nodes = nodes();
@@ -110,7 +110,8 @@ fn run(name: &str, store: Store, fixed: Fixed) {
         "{name}: {} of faults on {nodes} nodes and a coordinator {with} from SEED={seed}, lease {lease:?}",
         minutes.map_or(format!("{bursts} bursts"), |minutes| format!("{minutes} minutes"))
     ));
-    // Without `FAULTS_MINUTES`, the test shares the machine with many other tests.
+    // Without `FAULTS_MINUTES`, the test shares the machine with many other tests, so the coordinator pauses after each
+    // effect.
     let pace = if minutes.is_some() { "0" } else { "2000" };
     let only = variable::<String>("FAULTS_ONLY");
     let is_wanted = |fault: &Fault| only.as_ref().is_none_or(|only| only.split(',').any(|kind| kind == fault.kind()));
@@ -162,8 +163,8 @@ struct Run {
     links: Links,
     operator: Operator,
     due: Vec<(Instant, FollowUp)>,
-    /// One entry per node. While the node shuts down, its entry holds the time to stay down afterwards, and the timeout
-    /// of the shutdown.
+    /// One entry per node. While the node shuts down, its entry holds the time for which the node then stays down, and
+    /// the timeout for the shutdown.
     ending: Vec<Option<(Duration, Patience)>>,
     /// The number of injected faults, and the number of faults that could not be injected, for each kind of fault.
     kinds: BTreeMap<&'static str, (usize, usize)>,
@@ -269,8 +270,7 @@ impl Run {
     }
 
     fn inject(&mut self, fault: Fault) {
-        // A later fault may write this record back, like an outside client that writes a record that it has read
-        // earlier.
+        // A later fault may write this record back, as another client could do with a record that it has read earlier.
         let _ = self.store.remember();
         let leader = self.judge().leader_at(kernel::now());
         let target = match fault.who() {
@@ -467,8 +467,8 @@ impl Run {
                         self.due.push((up, FollowUp::Start(node)));
                     }
                 }
-                // By design, a host aborts if it gets no CPU for more than 0.93 D (D is the length of the lease). A
-                // service manager would restart it.
+                // By design, a host aborts if it gets no CPU for more than 0.93 D (D is the length of the lease). The
+                // test then restarts it, as a service manager would.
                 (Some(_), _) if !self.is_strict && self.log().aborted.remove(&node) => {
                     self.log().note(&format!("{name} had no processor, and its watchdog ended it"));
                     self.ending[node] = None;
@@ -495,7 +495,7 @@ impl Run {
                 self.nodes[node].go_on();
                 format!("{} goes on", NAMES[node])
             }
-            // The node was killed in the meantime.
+            // The node was killed in the meantime, so it cannot continue.
             FollowUp::Continue(_) => return,
             FollowUp::Start(node) => {
                 self.nodes[node].start();

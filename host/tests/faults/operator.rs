@@ -29,7 +29,7 @@ impl Operator {
         assert_eq!(finished.code, Some(0), "{finished:?}");
     }
 
-    /// Pushes the last version, and returns its digest.
+    /// Pushes the final version, and returns its digest.
     ///
     /// # Errors
     /// If the push fails.
@@ -48,7 +48,7 @@ impl Operator {
         self.under_way.push((self.pushed, child.expect("the binary starts")));
     }
 
-    /// The command that pushes the next version. All versions have the same code, but each has another number.
+    /// The command that pushes the next version. All versions have the same code, but different numbers.
     fn next(&mut self) -> Command {
         self.pushed = self.pushed.wrapping_add(1);
         let file = self.file();
@@ -58,7 +58,7 @@ impl Operator {
         command
     }
 
-    /// The file of the version that was pushed last.
+    /// The module file of the latest version.
     fn file(&self) -> PathBuf {
         self.home.join(format!("effects-{}.wasm", self.pushed))
     }
@@ -80,7 +80,7 @@ impl Operator {
         self.under_way.is_empty()
     }
 
-    /// The number of saves according to the state in the store.
+    /// The number of saves that the state in the store contains.
     pub fn saved(&self) -> Done<u64> {
         let mut command = baton(&self.home);
         command.args(["state", "get", ELECTION, "saved", "--store", &self.store]);
@@ -90,7 +90,7 @@ impl Operator {
                 let count = finished.stdout.split_whitespace().next().and_then(|count| count.parse().ok());
                 count.ok_or_else(|| format!("{finished:?}"))
             }
-            // The key does not exist yet.
+            // The command exits with 1 if the key does not exist yet.
             Some(1) => Ok(0),
             _ => Err(format!("{finished:?}")),
         }

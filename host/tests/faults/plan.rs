@@ -53,19 +53,20 @@ pub enum Content {
     Same,
     Older,
     WithoutNode,
-    /// A record like the one in a new election.
+    /// A record like that of a new election.
     AsNew,
     Nothing,
 }
 
-/// A way in which connections fail: those from one node to the store, or those from the other nodes to one node.
+/// A way in which connections fail. It applies to one node's connections to the store, or to the connections from other
+/// nodes to one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
     /// The proxy closes all connections, and refuses new ones.
     Down,
     /// The proxy discards requests.
     Hang,
-    /// The proxy passes requests on. Instead of passing the answers on, it closes the connections.
+    /// The proxy passes requests on, but closes the connection instead of passing the answer on.
     CutAfterRequest,
     /// The proxy holds requests back until the trouble ends.
     HoldRequest,
@@ -91,9 +92,10 @@ pub enum Fault {
     /// Another client breaks the lease, takes it, and does not renew it, so that it expires.
     TakeAndLeave,
     Delete,
-    /// A node's connection to the store fails. On one machine, this affects all nodes.
+    /// A node's connection to the store fails. If the nodes share the embedded store, this affects all of them.
     Store(Who, Trouble, Duration),
-    /// The connections from other nodes to a node fail. On one machine, the process that handles links is stopped.
+    /// The connections from other nodes to a node fail. If all nodes run on one machine, the test stops the node's link
+    /// process instead.
     Links(Who, Trouble, Duration),
     Unread(Who, Duration),
     Push,
@@ -109,7 +111,7 @@ impl Fault {
         }
     }
 
-    /// The name of this kind of fault, under which the test counts it.
+    /// The name under which the test counts faults of this kind.
     pub fn kind(&self) -> &'static str {
         match self {
             Fault::Stop(_, Parts::HOST, _) => "stop",
@@ -148,7 +150,7 @@ impl<W: Fn(&Fault) -> bool> Plan<W> {
 }
 
 impl<W: Fn(&Fault) -> bool> Iterator for Plan<W> {
-    /// Faults, each with its delay after the previous one.
+    /// A burst of faults, each with its delay after the previous fault.
     type Item = Vec<(Duration, Fault)>;
 
     /// # Panics
@@ -212,7 +214,7 @@ impl Rng {
 
     fn fault(&mut self, nodes: usize, lease: Duration) -> Fault {
         match self.below(29) {
-            // The stop ends around the lease's deadline or expiry.
+            // This stop ends close to the lease's deadline or its expiry.
             0..3 => Fault::Stop(self.who(nodes), Parts::HOST, lease.mul_f64(0.7 + self.upto(0.6))),
             3..5 => Fault::Stop(self.who(nodes), Parts::HOST, lease.mul_f64(self.upto(1.6))),
             5..7 => Fault::End(self.who(nodes), Parts::HOST, Death::Killed, lease.mul_f64(self.upto(1.2))),

@@ -23,7 +23,7 @@ use crate::proxy::{Mode, Proxy};
 pub const ELECTION: &str = "faults";
 const CONTAINER: &str = "faults";
 
-/// The timeout of a request to the emulator. The emulator may pause for minutes in the middle of a request.
+/// The timeout for a request to the emulator. The emulator may pause for minutes in the middle of a request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The result of injecting a fault. If the store refuses the fault, the test logs the error and continues.
@@ -73,7 +73,7 @@ impl Store {
         Self::Azurite(Box::new(azure))
     }
 
-    /// A node's value of `--store`.
+    /// The value of `--store` for a node.
     pub fn url(&self, node: usize) -> String {
         match self {
             Self::Sqlite(sqlite) => format!("sqlite:{}", sqlite.folder.path().display()),
@@ -109,7 +109,7 @@ impl Store {
         Ok(())
     }
 
-    /// True if the store answers requests over a connection without faults.
+    /// True if the store answers requests on a connection that has no faults.
     pub fn answers(&self) -> bool {
         match self {
             Self::Sqlite(sqlite) => sqlite.lock.is_none(),
@@ -213,15 +213,15 @@ impl Store {
                 .runtime
                 .block_on(async { sqlite.client().delete(&election()).await.map_err(|error| format!("{error:?}")) }),
             Self::Azurite(azure) => {
-                // A leased blob cannot be deleted.
+                // A leased blob cannot be deleted, so break the lease first.
                 self.break_lease(Duration::ZERO)?;
                 azure.ask(azure.blob().delete()).map(drop)
             }
         }
     }
 
-    /// Makes a node's connection to the store fail until [`Self::heal`]. Locks the embedded store, which affects all
-    /// nodes.
+    /// Makes a node's connection to the store fail until [`Self::heal`]. The embedded store is locked instead, which
+    /// affects all nodes.
     pub fn trouble(&mut self, node: usize, trouble: Trouble) -> Done {
         match self {
             Self::Sqlite(sqlite) => {
@@ -263,7 +263,7 @@ impl Sqlite {
 
     fn open(&self) -> Done<Connection> {
         let connection = Connection::open(self.folder.path().join("lease.db")).map_err(first_line)?;
-        // A stopped host may hold the file's lock until it continues.
+        // Do not wait long for the file's lock: a stopped host may hold it until it continues.
         connection.busy_timeout(Duration::from_millis(500)).map_err(first_line)?;
         Ok(connection)
     }
@@ -276,7 +276,7 @@ impl Sqlite {
 }
 
 impl Azure {
-    /// The lease's blob, accessed without a proxy.
+    /// A client for the lease's blob that bypasses the proxies.
     fn blob(&self) -> BlobClient {
         let SocketAddr::V4(address) = self.azurite.address() else { unreachable!("it listens on 127.0.0.1") };
         let location = CloudLocation::Emulator { address: address.ip().to_string(), port: address.port() };
@@ -305,7 +305,7 @@ const TERM: usize = 0;
 const NODE: usize = 1;
 const OUTCOME: usize = 6;
 
-/// Returns one of the remembered records: the record in the middle of the list.
+/// Returns the record in the middle of the list of remembered records.
 fn middle<T: Clone>(earlier: &[T]) -> Option<T> {
     earlier.get(earlier.len() / 2).cloned()
 }

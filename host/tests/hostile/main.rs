@@ -1,9 +1,9 @@
 //! Tests that a host survives hostile runners, such as those that a guest has taken over. This program is both host and
-//! runner. The runner (`runner`) follows the protocol until it receives its instance, and then attacks.
+//! runner. The runner (module `runner`) follows the protocol until it receives its instance, and then attacks.
 //!
 //! Whatever the runner does, the host must continue, and its memory must not grow. If the runner breaks the protocol,
-//! the host ends the instance. Otherwise, the test kills the instance. In both cases, the runner's process must then
-//! have exited. An instance in a real runner must keep running throughout.
+//! the host ends the instance. Otherwise, the test kills the instance. In both cases, the runner's process must have
+//! exited afterwards. Meanwhile, an instance in a real runner must keep running.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 #![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
 
@@ -37,7 +37,7 @@ use guests::Guest;
 use patience::Patience;
 use runner::{BADLY_READY, EVIL, NEIGHBOUR, NEVER_READY, PORT};
 
-/// A time that is longer than any test takes, for deadlines that must not pass. Do not use it for measurements.
+/// A time that is longer than any test takes. Use it for deadlines that must not pass, but not for measurements.
 const GUARD: Duration = Duration::from_secs(300);
 
 /// The limit on the growth of the host's memory during a case, in KiB. It allows for a few messages of the maximum
@@ -62,13 +62,14 @@ enum Setting {
 /// The expected end of an instance.
 #[derive(Debug)]
 enum Outcome {
-    /// The runner breaks the protocol in this way.
+    /// The runner breaks the protocol, and the host's reason for ending the instance contains this text.
     Breaks(&'static str),
-    /// The instance fails for this reason.
+    /// The instance fails, and the reason that the host reports contains this text.
     Crashes(&'static str),
     /// The instance returns successfully.
     IsDone,
-    /// The instance prints this line and runs until it is killed. Another instance keeps running meanwhile.
+    /// The instance prints a line that starts with this text, and runs until it is killed. Another instance keeps
+    /// running meanwhile.
     Stays(&'static str),
 }
 
@@ -286,7 +287,7 @@ impl Host {
             Patience::poll(POLL_INTERVAL, || (start.is_empty() || has_printed()).then_some(()))
                 .unwrap_or_else(|_| panic!("{case}: {recorder:?}"));
             if evil == "does not read" {
-                // The runner does not read this message, and the message does not fit into the pipe.
+                // This message does not fit into the pipe, and the runner does not read it.
                 instance.stop(StopReason::StepDown, "x".repeat(4 << 20), self.clock.now(), None);
             }
             connections.extend(std::iter::repeat_with(|| self.server.accept()).map_while(Result::ok));
@@ -336,7 +337,7 @@ struct Recorder {
 #[derive(Default, Debug)]
 struct Notices {
     lines: Vec<(Time, String)>,
-    /// The number of lines that the instance had printed when it was killed.
+    /// The number of lines that the instance had printed when the test killed it.
     lines_when_killed: Option<usize>,
     logged: usize,
     others: usize,
@@ -432,7 +433,7 @@ async fn output_stops_at_deadline(host: &Host) {
 async fn printed_until(host: &Host, launcher: &Launcher, remaining: Duration) -> usize {
     let deadline = host.clock.now() + remaining;
     let (mut instance, recorder) = host.start(launcher, &host.modules[0], remaining);
-    // A hostile runner does not exit at its deadline, so its host must kill it. This test kills it after a delay.
+    // A hostile runner does not exit at its deadline, so the host must kill it. The test does so a little later.
     while host.clock.now() < deadline + POLL_INTERVAL * 4 {
         tokio::time::sleep(POLL_INTERVAL).await;
     }
@@ -440,7 +441,7 @@ async fn printed_until(host: &Host, launcher: &Launcher, remaining: Duration) ->
     let ended = gone(&mut instance).await;
     assert!(ended.end == End::Killed && host.clock.now() >= deadline, "{ended:?}");
     let late = recorder.notices().lines.iter().filter(|(at, _)| *at > deadline + POLL_INTERVAL).count();
-    // One line may pass the gate in time, but on a thread that then must wait for a CPU.
+    // One line may pass the gate before the deadline, on a thread that then has to wait for a CPU.
     assert!(late <= 1, "{late} lines come out after the deadline: {recorder:?}");
     recorder.notices().lines.len() - late
 }

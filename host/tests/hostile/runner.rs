@@ -21,7 +21,7 @@ pub const PORT: &str = "PORT";
 /// The variable that holds the pid of another instance's runner.
 pub const NEIGHBOUR: &str = "NEIGHBOUR";
 
-/// A grant that makes a hostile runner never report that it is ready.
+/// A hostile runner that receives this grant never reports that it is ready.
 pub const NEVER_READY: &str = "http://never-ready.test";
 pub const BADLY_READY: &str = "http://badly-ready.test";
 
@@ -59,7 +59,7 @@ struct Runner {
     tally: OwnedFd,
     /// The lock file. Its lock shows other hosts that this runner is alive.
     lock: OwnedFd,
-    /// The mappings of the page and the tally.
+    /// The addresses at which the page and the tally are mapped.
     mapped: [*mut libc::c_void; 2],
     /// The message that starts the instance.
     start: Vec<u8>,
@@ -205,7 +205,7 @@ impl Runner {
         }
     }
 
-    /// Reports an end without a backtrace.
+    /// Reports that the instance ended as `how`, without a backtrace.
     fn ends(&self, how: u8) {
         self.say(says::ENDED, &[vec![how, 0]]);
     }
@@ -250,7 +250,7 @@ impl Runner {
             }
             "commits fewer changes than it says" => self.say(says::COMMIT, &[text([9, 1, 1, b'k'])]),
             "commits and does not read" => loop {
-                // Commit the same small change again and again, and never read the host's answers.
+                // Commit the same small change again and again, without ever reading the host's answers.
                 let change = [vec![0], text("k".repeat(200)), text([0; 64])].concat();
                 self.say(says::COMMIT, &[text([vec![1], change].concat())]);
                 std::thread::sleep(Duration::from_millis(1));

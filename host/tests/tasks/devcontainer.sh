@@ -1,10 +1,10 @@
-# A project contains a development container, which installs `baton` from the release, or the copy next to its
+# A new project contains a development container, which installs `baton` from the release, or from a copy next to its
 # Dockerfile.
 baton new job --lang python
 python3 -c 'import json; assert json.load(open("job/.devcontainer/devcontainer.json"))["build"]["dockerfile"] == "Dockerfile"'
 grep -q '^FROM python:' job/.devcontainer/Dockerfile
 version=$(baton --version | cut -d ' ' -f 2)
-# The command in the Dockerfile unpacks an archive that has the layout of those from `make dist`.
+# The command in the Dockerfile unpacks an archive that has the same layout as those that `make dist` builds.
 archive=baton-$version-$(uname -m)-unknown-linux-gnu
 mkdir -p "releases/download/v$version" "$archive" bin
 echo program >"$archive/baton"

@@ -1,4 +1,4 @@
-# The host's own user reads the coordinator's output and the host's events without a token.
+# The user who runs the host can read the coordinator's output and the host's events without a token.
 baton run "$MODULE" --election report 2>one.log &
 eventually shows 'beat 2 of term 1' baton logs report
 shows elected baton events report

@@ -1,4 +1,4 @@
-# Programs need the token to read logs and to steer through the endpoint.
+# Programs need the token to read logs and to steer through the admin endpoint.
 baton token token
 baton run "$MODULE" --election report --admin 127.0.0.1:0 --admin-token-file token --log-format json 2>one.log &
 eventually baton status report

@@ -1,4 +1,4 @@
-# If the store is misspelled or missing, the error names it and says what to do.
+# If the store's URL is misspelled, or the store cannot be opened, the error names the cause and says what to do.
 refused() {
   expected=$1
   shift

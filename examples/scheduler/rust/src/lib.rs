@@ -23,7 +23,7 @@ struct Acknowledgement {
 }
 
 async fn run(term: &AsyncTerm) -> baton_sdk::Result {
-    // The failure is fatal: other nodes have the same settings, so a retry would not help.
+    // This failure is fatal, since a retry on this node would fail with the same settings.
     let settings = Settings::read(|name| std::env::var(name).ok()).map_err(Failure::fatal)?;
     schedule(term, &settings).await
 }

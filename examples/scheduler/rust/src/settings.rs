@@ -10,12 +10,12 @@ pub(crate) struct Settings {
     pub(crate) partitions: u64,
     /// Pause before a partition is offered again.
     pub(crate) pause: Duration,
-    /// Time limit on a worker's answer.
+    /// Maximum time to wait for a worker's answer.
     pub(crate) timeout: Duration,
 }
 
 impl Settings {
-    /// Reads the settings from variables.
+    /// Reads the settings from environment variables.
     ///
     /// # Errors
     /// Returns a message that names the missing or invalid variable, and contains an example value.
@@ -36,7 +36,7 @@ impl Settings {
         })
     }
 
-    /// Returns the worker for this turn. The workers take turns.
+    /// Returns the worker for turn number `turn`. The workers take turns in the order of the list.
     pub(crate) fn worker(&self, turn: u64) -> &str {
         let workers = self.workers.len() as u64;
         &self.workers[usize::try_from(turn % workers).unwrap_or_default()]

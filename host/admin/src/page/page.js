@@ -1,6 +1,7 @@
 'use strict';
 (() => {
-  // Text from nodes enters the page only as text nodes and attributes. The page's policy forbids making markup of it.
+  // Text from nodes enters the page only as text nodes and attributes. The page's policy forbids turning text into
+  // markup.
   const $ = (id) => document.getElementById(id);
   const make = (tag, attributes = {}, ...children) => {
     const made = document.createElement(tag);
@@ -15,7 +16,7 @@
 
   const LINES = 500;
   const TERMS = 100;
-  // In ms. A node announces itself once a minute.
+  // Time in ms after which a node without a new announcement counts as silent. A node announces itself once a minute.
   const SILENT = 180e3;
   const DAY = 86400e3;
 
@@ -24,8 +25,8 @@
   let me = '';
   let elections = [];
   let nodes = [];
-  let terms = []; // Those of the chosen election, the newest first.
-  let answeredAt = 0; // Time of the last answer with the elections, by performance.now().
+  let terms = []; // The chosen election's terms, newest first.
+  let answeredAt = 0; // When the last list of elections arrived, by performance.now().
   let tried = 0;
   let trouble = '';
   let term = null; // Number of the term that the caption describes.
@@ -38,7 +39,8 @@
   }
   const wrongToken = () => `This token is wrong: ${me || 'the node'} did not accept it. The token is in the file of --admin-token-file.`;
   const bearer = (given, more = {}) => (given ? { ...more, Authorization: `Bearer ${given}` } : more);
-  // Throws unless the answer is a success. A token that the node no longer accepts is forgotten, and the banner says so.
+  // Throws if the answer is an error. If the node no longer accepts the token, forgets the token, and the banner says
+  // so.
   async function check(answer, used) {
     if (answer.ok) return answer;
     if (answer.status === 401 && used && used === token) {
@@ -60,7 +62,7 @@
     return error.name === 'TimeoutError' ? `${me || 'The node'} did not answer in time.` : `${me || 'The node'} does not answer: ${error.message}`;
   };
 
-  // Reads server-sent events until the stream ends. `last.id` is the id to continue after.
+  // Reads server-sent events until the stream ends. `last.id` is the id of the last event received, if any.
   async function listen(path, last, each, signal) {
     const used = token;
     const more = { Accept: 'text/event-stream', ...(last.id ? { 'Last-Event-ID': last.id } : {}) };
@@ -84,7 +86,7 @@
     }
   }
 
-  // The paths that this node's host has.
+  // The paths that this node's version of Baton offers.
   let paths = null;
   const can = (what) => Boolean(paths?.[`/v1/elections/{election}/${what}`]);
 
@@ -133,7 +135,7 @@
   const short = (digest) => (digest ? hex(digest) : '–');
   const firstLine = (text) => String(text ?? '').split('\n')[0].trim();
 
-  // A color for each node: by its name, or the next one that no other node has.
+  // A color for each node, chosen by the node's name. If another node already has that color, the next free one.
   const hues = new Map();
   function hue(name) {
     if (!hues.has(name)) {
@@ -165,8 +167,8 @@
   const why = { suspended: 'suspended', 'stepped-down': 'stepped down', transferring: 'transferring', 'cooling-off': 'cooling off', maintenance: 'maintenance of its machine' };
   const isSuspended = (one) => /^suspended/.test(one.ineligible ?? '') || of(one.election).some((node) => node.ineligible === 'suspended' && !isSilent(node));
 
-  // The leader of each election as this page saw it, or that there was none.
-  // `since` is when that began (ms), null if it began before the page was opened.
+  // The leader of each election as this page has seen it; `leader` is empty if there was none. `since` is the time of
+  // the last change of leader (ms), or null if the page has not seen one.
   const seen = new Map();
   function watch(one) {
     const leader = leaderOf(one);
@@ -179,7 +181,8 @@
     seen.set(one.election, { leader, since: before ? now : null, opened: now, total: one.leaderless_s, grew: now, isRead: Boolean(before) });
   }
 
-  // The events that say what became of an election: the last one, the last warning, the last election.
+  // The events that show an election's state: the last event, the last warning, and the start and end of the last
+  // leadership.
   const facts = new Map();
   const LEFT = ['released', 'release_failed', 'leadership_lost', 'finished'];
   function note(event) {
@@ -195,7 +198,7 @@
     if (['warn', 'error', 'critical'].includes(event.level) && event.cause !== 'suspended') fact.warning = event;
   }
 
-  // An election's time without a leader: its length in seconds, if known, and the cause.
+  // An election's current time without a leader: since when, for how long, and why, as far as this is known.
   function vacancy(one) {
     const [known, fact] = [seen.get(one.election) ?? {}, facts.get(one.election) ?? {}];
     const last = chosen() === one ? terms[0] : undefined;
@@ -204,7 +207,7 @@
     const since = known.since ?? (begins.length ? Math.max(...begins) : null);
     const wasDone = last?.outcome === 'done' && now - known.grew > 3000;
     const isFinished = fact.isFinished || wasDone;
-    // If the page was opened after that, only the time since then is known.
+    // If the election had no leader when the page was opened, only the time since then may be known.
     const watched = (now - (known.opened ?? now)) / 1000;
     const length = since !== null ? ` for ${whole((now - since) / 1000)}` : isFinished || watched < 5 ? '' : ` for more than ${whole(watched)}`;
     let cause = '';
@@ -225,7 +228,7 @@
 
   // ------------------------------------------------------------------ showing
 
-  // Makes the children of a node those of a list. Children that stay keep the focus.
+  // Makes the children of a DOM node match a list. Children that stay keep the focus.
   function keep(parent, list, key, create, update) {
     const before = new Map([...parent.children].map((child) => [child.dataset.key, child]));
     let at = parent.firstElementChild;
@@ -247,7 +250,7 @@
     node.classList.toggle('least', part < 0.25);
   }
 
-  // The deadline comes 0.8 of the lease after a renewal was sent.
+  // The deadline is 0.8 lease durations after a renewal was sent.
   const leadable = (one) => 0.8 * one.lease_s;
   const left = (one) => Math.max(0, one.remaining_s - (performance.now() - answeredAt) / 1000);
 
@@ -272,10 +275,11 @@
     });
   }
 
-  // Whether it has a leader, for the colors: a finished election needs none.
+  // The state that determines an election's color. A finished election needs no leader.
   const has = (leader, none) => (leader ? 'yes' : none.kind === 'finished' ? 'finished' : 'no');
 
-  // When the leader's time began, by the history, else by the events, else as this page saw it.
+  // The time at which the leader began to lead: from the history if possible, otherwise from the events, otherwise as
+  // this page saw it.
   function leadsSince(one, leader) {
     const [current] = terms;
     if (current?.node === leader && !current.ended && current.term >= one.term) {
@@ -413,7 +417,8 @@
     const one = chosen();
     return !row.ended && row === terms[0] && Boolean(one) && leaderOf(one) === row.node;
   };
-  // When a term ended, in ms. Without a report it lasted until the next term, or the time without a leader before that.
+  // The end of a term, in ms. If no end was reported, the term lasted until the next term, or until the time without a
+  // leader before the next term.
   function endOf(row) {
     if (row.ended) return Date.parse(row.ended);
     const next = terms[terms.indexOf(row) - 1];
@@ -437,13 +442,14 @@
     end(row),
   ].filter(Boolean).join(' · ');
 
-  // Terms on the axis unless a time is chosen.
+  // Number of terms to show if no time span is chosen.
   const SHOWN = 12;
-  // Least width of a term and of a time without a leader, in pixels: a term must be visible and can be clicked.
+  // Minimum widths, in pixels, of a term and of a time without a leader. Both must be visible, and a term can be
+  // clicked.
   const LEAST = { term: 12, gap: 5 };
   const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 1209600, 2592000, 7776000, 31536000].map((step) => step * 1000);
 
-  // The parts of the timeline, the oldest first, and the time that it shows.
+  // The parts of the timeline, oldest first, and the start and end of the time that it shows.
   function timeline() {
     const [now, one, chosenSpan] = [Date.now(), chosen(), $('span').value];
     const parts = [];
@@ -462,10 +468,10 @@
     return { parts: parts.filter((part) => part.to >= start && part.from <= stop), start, stop };
   }
 
-  // Gives each part its place on a linear scale. A part that would be too narrow is widened, and moves its neighbors.
+  // Places the parts on a linear scale. Widens parts that would be too narrow, and moves the parts after them.
   function place(parts, start, stop, room) {
     const least = parts.reduce((sum, part) => sum + LEAST[part.kind], 0);
-    // More than the least, so that lengths can be compared: the timeline scrolls then.
+    // More than the minimum width, so that lengths can be compared. If the parts do not fit, the timeline scrolls.
     const width = Math.max(room, 1.6 * least);
     const x = (at) => ((Math.max(at, start) - start) / (stop - start)) * width;
     let edge = 0;
@@ -561,8 +567,8 @@
 
   // ------------------------------------------------------------------ lines
 
-  // Lines that wait to be appended to their list. They are appended together, since each change of a list costs a layout: a
-  // coordinator that prints much would leave the browser no time for anything else.
+  // Lines that wait to be appended to their list. They are appended together, because each change of a list costs a
+  // layout. Otherwise, a coordinator that prints a lot would leave the browser no time for anything else.
   const pending = new Map();
   function line(list, level, ts, tag, parts) {
     const lines = pending.get(list) ?? [];
@@ -656,7 +662,8 @@
     }
   }
 
-  // The past events of elections that had no leader when the page was opened: they say why. A few at a time.
+  // Reads the past events of elections that had no leader when the page was opened, because these events show why.
+  // Reads a few elections at a time.
   async function readCauses() {
     const open = elections.filter((one) => !leaderOf(one) && seen.get(one.election)?.isRead === false);
     for (const one of open.slice(0, 5)) {
@@ -687,7 +694,7 @@
     }
   }
 
-  // After an event, everything is read at once, and the store's objects again once they are up to date.
+  // After an event, reads everything at once, and the store's objects again later, when they are up to date.
   let late = 0;
   function changed() {
     nudge();
@@ -716,7 +723,7 @@
     }
   }
 
-  let logs = null; // The stream that is read now: its election, lowest level and token are in `of`.
+  let logs = null; // The stream that is being read. `of` holds its election, lowest level and token.
   async function watchLogs() {
     const last = {};
     let of = '';
@@ -785,7 +792,8 @@
     show($('ask-error'), Boolean(text));
   }
 
-  // The versions to choose from. Without a choice the node takes the newest other one that was not rejected.
+  // Lists the versions to choose from. If the user chooses none, the node takes the newest other version that was not
+  // rejected.
   async function listVersions(asked) {
     const newest = (which) => make('option', { value: '' }, `newest other that was not rejected${which}`);
     const list = $('ask-digest');
@@ -795,7 +803,7 @@
     try {
       const rows = await get(path(asked.election, 'modules'));
       if (asking !== asked) return;
-      // Nodes may also announce modules that nobody pushed. They can be named only if a node has rejected them.
+      // Nodes may also announce modules that nobody pushed. They can be chosen only if a node has rejected them.
       const options = rows.filter((row) => row.pushed || row.verdict === 'rejected');
       const next = options.find((row) => row.pushed && !row.current && row.verdict !== 'rejected');
       const choice = list.value;
@@ -823,7 +831,7 @@
   }
   const send = (path, given, more = {}) => fetch(path, { cache: 'no-store', signal: AbortSignal.timeout(10e3), ...more, headers: bearer(given, more.headers) });
 
-  // Asks the node whether it accepts the token: a coordinator's output always needs it.
+  // Checks that the node accepts the token. Also reads a coordinator's output, which always requires the token.
   async function verify(given) {
     let answer = await send('v1/elections', given);
     if (answer.ok) {
@@ -845,9 +853,9 @@
     const { name, election } = asking;
     const given = $('ask-token').value.trim();
     const reason = $('ask-reason').value.trim();
-    // Others could read the token on its way.
+    // Over plain HTTP, others could read the token on its way.
     if (!isSecureContext) { fail('The token is not sent over plain HTTP: open this page with https.'); return; }
-    // A request cannot carry other characters.
+    // A request header cannot carry other characters.
     if (!/^[\x21-\x7e]+$/.test(given)) { fail('This token is wrong: a token has only printable ASCII characters, without spaces.'); return; }
     const body = {};
     if (reason && ACTIONS[name].fields.includes('why')) body.reason = reason;

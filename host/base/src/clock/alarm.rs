@@ -11,17 +11,17 @@ use rustix::time::{
     timerfd_settime,
 };
 
-/// Longest remaining time for which one wait is enough, without another check of the clocks.
+/// Longest remaining time that may be waited for at once, without checking the clocks in between.
 const CLOSE: Duration = Duration::from_millis(50);
 
-/// Wakes its thread at a given time on the boot clock, even if the process was stopped or the machine was suspended in
-/// the meantime. A wait for a duration would not include these pauses. Also wakes the thread when the machine resumes
-/// from a suspend or its wall clock is set (`TFD_TIMER_CANCEL_ON_SET` in timerfd_create(2)). A wall clock that is set
-/// can reveal a pause that a hypervisor hid.
+/// Wakes its thread at a given time on the boot clock. The time is right even if the process was stopped or the machine
+/// was suspended in the meantime; a wait for a duration would not count such pauses. Also wakes the thread when the
+/// machine resumes from a suspend, or when its wall clock is set (`TFD_TIMER_CANCEL_ON_SET` in timerfd_create(2)): a
+/// corrected wall clock can reveal a pause that a hypervisor hid.
 #[derive(Debug)]
 pub struct Alarm {
     timer: OwnedFd,
-    /// None if the kernel does not report clock steps.
+    /// `None` if the kernel does not report clock steps.
     steps: Option<OwnedFd>,
 }
 
@@ -29,7 +29,7 @@ impl Alarm {
     /// Creates an alarm.
     ///
     /// # Errors
-    /// Fails if the system does not have these timers, or has no descriptors left.
+    /// Fails if the system does not support these timers, or has no descriptors left.
     pub fn new() -> io::Result<Self> {
         let timer = |clock| timerfd_create(clock, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK);
         let mut alarm = Self { timer: timer(TimerfdClockId::Boottime)?, steps: timer(TimerfdClockId::Realtime).ok() };
@@ -37,23 +37,24 @@ impl Alarm {
         Ok(alarm)
     }
 
-    /// True if the alarm wakes when the clocks step.
+    /// True if the alarm wakes the thread when a clock steps.
     #[must_use]
     pub fn hears_steps(&self) -> bool {
         self.steps.is_some()
     }
 
-    /// Forgets past steps, and wakes for each later step. A thread that reads a clock after this call misses no step.
+    /// Forgets past clock steps. From now on, each step wakes the thread. So a thread that reads a clock after this
+    /// call misses no step.
     pub fn forget_steps(&mut self) {
         let never = Timespec { tv_sec: i64::MAX, tv_nsec: 0 };
         let flags = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;
-        // `CANCELED` means that a clock stepped right before the call.
+        // `CANCELED` means that a clock stepped just before the call.
         self.steps
             .take_if(|steps| !matches!(timerfd_settime(steps, flags, &once(never)), Ok(_) | Err(Errno::CANCELED)));
     }
 
-    /// Waits until `longest` has passed, a clock steps, or one of `others` is readable. Returns true for each of
-    /// `others` that is readable.
+    /// Waits until `longest` has passed, a clock steps, or one of `others` is readable. Returns, for each of `others`,
+    /// whether it is readable.
     ///
     /// # Errors
     /// Fails if poll(2) fails.
@@ -87,8 +88,8 @@ fn once(at: Timespec) -> Itimerspec {
     Itimerspec { it_interval: Timespec::default(), it_value: at }
 }
 
-/// Returns the time to wait on a timer before the next check of the clocks, if `left` remains. Unless `left` is very
-/// short, the result is less than `left`, because the kernel permits its clocks to be slewed by 10% (`tick` in
+/// Returns how long to wait on a timer before checking the clocks again, if `left` is the remaining time. Unless `left`
+/// is very short, the result is less than `left`, because a kernel clock may be slewed by up to 10% (`tick` in
 /// adjtimex(2)).
 #[must_use]
 pub fn towards(left: Duration) -> Duration {
@@ -109,7 +110,7 @@ mod tests {
 
     #[test]
     fn alarm_wakes_at_its_time_or_when_a_descriptor_is_readable() {
-        // The test below sets the wall clock, which would wake this alarm.
+        // Ignore steps of the wall clock: the test below sets it, which would wake this alarm.
         let alarm = Alarm { steps: None, ..Alarm::new().unwrap() };
         let (mut nothing, nobody) = pipe().unwrap();
         let (never, _nobody) = pipe().unwrap();
@@ -131,13 +132,13 @@ mod tests {
         let mut alarm = Alarm::new().unwrap();
         assert!(alarm.hears_steps());
         let (nothing, _nobody) = pipe().unwrap();
-        // Set the wall clock to the time that it already shows.
+        // Set the wall clock to the time that it already shows, which counts as a step.
         if clock_settime(ClockId::Realtime, clock_gettime(ClockId::Realtime)) == Err(Errno::PERM) {
             return;
         }
         alarm.wait(Some(LONG), [nothing.as_fd()]).unwrap();
         let (clock, wait) = (Clock::default(), Duration::from_millis(30));
-        // Try repeatedly, because the time daemon may set the clock in the meantime.
+        // Repeat this if the wait ends early: a time daemon may set the clock at any time.
         loop {
             alarm.forget_steps();
             let begun = clock.boot();

@@ -1,4 +1,4 @@
-//! The wall clock, for display only. No decision depends on it.
+//! The wall clock. It is only for display: no decision depends on it.
 
 use std::time::{Duration, SystemTime};
 

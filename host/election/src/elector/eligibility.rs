@@ -1,5 +1,5 @@
-//! The eligibility in force: which command applies, for how long, and whether this node lets other nodes take the lease
-//! first.
+//! The current eligibility of this node: the command that applies, how long it applies, and whether this node lets
+//! other nodes take the lease first.
 
 use alloc::format;
 use alloc::string::String;
@@ -11,7 +11,7 @@ use crate::port::Report;
 use crate::record::Version;
 use crate::timing::Time;
 
-/// The eligibility that the host has set for this node, and the state that has resulted from it so far.
+/// The eligibility that the host last set for this node, and the elector's progress in applying it.
 #[derive(Debug, Default, Clone, Hash)]
 pub(super) struct EligibilityState {
     given: Eligibility,
@@ -19,7 +19,7 @@ pub(super) struct EligibilityState {
     current: Option<Ineligibility>,
     /// The lease that this node held when the current ineligibility began.
     ceded: Option<CededLease>,
-    /// The id of the last ineligibility that ended early, after the node had given up the lease.
+    /// The id of the last ineligibility that ended before its time because the node had given up the lease.
     ended_early: Option<String>,
     /// True if this node gave up the lease for a transfer and no node has taken it.
     transfer_failed: bool,
@@ -29,11 +29,11 @@ pub(super) struct EligibilityState {
     is_deferral_reported: bool,
 }
 
-/// A lease that this node gives up because it must no longer lead.
+/// A lease that this node gives up, or has given up, because it must no longer lead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum CededLease {
     Held,
-    /// This node stopped holding the lease at time `at`. `is_taken` is true once this node has seen another node lead.
+    /// This node gave up the lease at time `at`. `is_taken` is true once this node has seen another node lead.
     GivenUp {
         at: Time,
         is_taken: bool,
@@ -43,15 +43,15 @@ enum CededLease {
 /// The decision on a request for a lease that looks free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AcquireDecision {
-    /// Request the lease. If `within_quota`, the host may withhold the request because it has reached its leadership
-    /// quota.
+    /// Request the lease. If `within_quota` is true, the host may withhold the request when it has reached its
+    /// leadership quota.
     Now { within_quota: bool },
     /// Let other nodes go first until this time.
     Defer(Time),
 }
 
 impl EligibilityState {
-    /// The time at which this ineligibility ends; `None` if only an input ends it.
+    /// The time at which `one` ends; `None` if only an input can end it.
     fn end_of(&self, one: &Ineligibility) -> Option<Time> {
         let early = match (self.ceded, one.after_release) {
             (Some(CededLease::GivenUp { at, .. }), Some(after)) if self.is_current(one) => Some(at + after),
@@ -74,7 +74,7 @@ impl Context {
         self.eligibility.given = given.clone();
     }
 
-    /// Updates the command that applies. `holds` is true if this node holds the lease, as far as it knows.
+    /// Determines which command applies now. `holds` is true if this node holds the lease, as far as it knows.
     pub(super) fn update_eligibility(&mut self, holds: bool) {
         let now = self.time();
         let state = &mut self.eligibility;
@@ -106,7 +106,8 @@ impl Context {
         }
     }
 
-    /// The time at which the current ineligibility ends; `None` if there is none, or if only an input ends it.
+    /// The time at which the current ineligibility ends; `None` if this node is eligible, or if only an input can end
+    /// the ineligibility.
     pub(super) fn eligible_at(&self) -> Option<Time> {
         self.eligibility.end_of(self.eligibility.current.as_ref()?)
     }
@@ -116,8 +117,8 @@ impl Context {
         self.eligibility.current.as_ref()
     }
 
-    /// The cause and the human-readable reason why this node must not lead, if there is one. No command ends
-    /// maintenance, so maintenance comes first.
+    /// The cause and the human-readable reason why this node must not lead, if there is one. Maintenance comes first,
+    /// since no command can end it.
     pub(super) fn ineligible(&self) -> Option<(&IneligibleCause, &str)> {
         let maintenance = self.eligibility.given.maintenance.as_deref();
         let command = self.command().map(|command| (&command.cause, command.reason.as_str()));
@@ -155,7 +156,7 @@ impl Context {
         AcquireDecision::Now { within_quota: !insists && !is_free_for_long }
     }
 
-    /// Reports why this node lets other nodes take the lease first: once each time that the lease becomes free.
+    /// Reports why this node lets other nodes take the lease first. Reports it once each time the lease becomes free.
     pub(super) fn report_deferral(&mut self, why: &str) {
         if !core::mem::replace(&mut self.eligibility.is_deferral_reported, true) {
             let reason = format!("the lease is free, but this node lets other nodes take it first: {why}");

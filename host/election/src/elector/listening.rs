@@ -1,4 +1,4 @@
-//! Hints about the leader. They can only reschedule a standby's readings or turn them into surveys.
+//! Hints about the leader. They can only reschedule a standby's reads or turn them into surveys.
 
 use alloc::string::String;
 use core::time::Duration;
@@ -8,8 +8,8 @@ use crate::hint::{Hint, LISTENING_POLL};
 use crate::record::{LeaseState, Snapshot, Term};
 use crate::timing::Time;
 
-/// Number of standbys, from the start of the order of succession, that read as soon as the lease must be free. The
-/// others read a little later, because simultaneous readings would slow each other down.
+/// Number of standbys that read the lease as soon as it must be free: the first ones in the order of succession. The
+/// others read a little later, because simultaneous reads would slow each other down.
 const FIRST: u32 = 3;
 /// Polling interval of the standbys counted by [`FIRST`] while they expect the lease to become free.
 const EAGER_POLL: Duration = Duration::from_millis(100);
@@ -21,7 +21,7 @@ pub(super) struct LeaderHints {
     leader: Option<Leader>,
 }
 
-/// The holder of the lease, according to the last reading.
+/// The holder of the lease, according to the last read.
 #[derive(Debug, Clone, Hash)]
 struct Leader {
     incarnation: String,
@@ -43,18 +43,18 @@ impl Leader {
     }
 }
 
-/// The effect of a hint on the next reading.
+/// The effect of a hint on the next read.
 pub(super) enum HintEffect {
-    /// The reading comes as soon as the limit on hinted readings allows.
+    /// The next read comes as soon as the rate limit for reads after hints allows.
     Soon,
-    /// The reading comes at the given time.
+    /// The next read comes at the given time.
     At(Time),
-    /// The hint contains no news, so the next reading may come later.
+    /// The hint contains no news, so the next read may come later.
     Nothing,
 }
 
 impl LeaderHints {
-    /// Notes the holder of the lease according to a reading. No hint changes the holder.
+    /// Notes which node holds the lease, according to a read. Hints never change this.
     pub(super) fn note(&mut self, snapshot: &Snapshot, is_silent: bool) {
         let leader = match snapshot {
             Snapshot::Object { lease: LeaseState::Held, record: Some(record), .. }
@@ -65,7 +65,7 @@ impl LeaderHints {
             _ => return self.leader = None,
         };
         if leader.released {
-            // The holder has not released the lease yet, and will announce the release.
+            // The holder has not released the lease yet. It will announce the release.
             let gives_up = |known: &Leader| {
                 (&known.incarnation, known.term) == (&leader.incarnation, leader.term) && known.gave_up.is_some()
             };
@@ -74,7 +74,7 @@ impl LeaderHints {
         }
         match &mut self.leader {
             Some(known) if known.incarnation == leader.incarnation => {
-                // The holder has acquired the lease again since it gave it up.
+                // A new term means that the holder has acquired the lease again after giving it up.
                 if known.term != leader.term {
                     known.gave_up = None;
                 }
@@ -98,7 +98,7 @@ impl LeaderHints {
         self.leader.as_ref().map(|leader| leader.incarnation.as_str())
     }
 
-    /// True if the leader gave the lease up after the reading at `last`, and this node is among the first successors.
+    /// True if the leader gave the lease up after the read at `last`, and this node is among the first successors.
     pub(super) fn expects_an_opening(&self, last: Time) -> bool {
         self.leader.as_ref().is_some_and(|leader| leader.gave_up > Some(last) && leader.names_this_node())
     }
@@ -107,14 +107,14 @@ impl LeaderHints {
         self.leader.as_ref().is_some_and(|leader| leader.gave_up.is_some())
     }
 
-    /// The time until which no reading is worthwhile: the leader has announced a renewal, and should have renewed again
-    /// by then.
+    /// The time until which a read would be useless: the leader has announced a renewal, and its next one is not
+    /// overdue before then.
     pub(super) fn fresh_until(&self) -> Option<Time> {
         let leader = self.leader.as_ref().filter(|leader| leader.is_heard && !self.gave_up())?;
         leader.renewed.map(|renewed| renewed + leader.lease / 3)
     }
 
-    /// The time of the next reading if this node is among the first successors and the lease is about to be free.
+    /// The time of the next read if this node is among the first successors and the lease is about to be free.
     pub(super) fn eager(&self, last: Time, now: Time) -> Option<Time> {
         let leader = self.leader.as_ref().filter(|leader| leader.names_this_node())?;
         let runs_out = leader.renewed.map(|renewed| renewed + leader.lease);
@@ -128,7 +128,7 @@ impl LeaderHints {
 }
 
 impl Context {
-    /// Handles a hint, and returns its effect on a standby whose last reading was at `last`.
+    /// Handles a hint, and returns its effect on a standby that last read at the time `last`.
     pub(super) fn hear(&mut self, hint: &Hint, last: Time) -> HintEffect {
         let (now, later) = (self.time(), self.time() + EAGER);
         let is_of_leader = |leader: &&mut Leader| hint.from() == Some(leader.incarnation.as_str());
@@ -142,15 +142,16 @@ impl Context {
                 if *term == leader.term { HintEffect::Nothing } else { HintEffect::Soon }
             }
             Hint::GivesUp { place, .. } => {
-                // Keep the place from the first announcement. A standby that acts on it requests the lease and ignores
-                // further announcements. Any standby that these moved to the front would be too late.
+                // Keep the place from the first announcement. The standby that it puts first requests the lease and
+                // ignores later announcements. So if a later announcement put another standby first, that standby would
+                // be too late.
                 if leader.gave_up.is_none() {
                     (leader.gave_up, leader.place) = (Some(now), *place);
                 }
                 if leader.names_this_node() {
                     return HintEffect::Soon;
                 }
-                // Repeated announcements never delay a reading beyond the interval of a listening standby.
+                // Repeated announcements never delay a read beyond the polling interval of a listening standby.
                 HintEffect::At((later + self.up_to(EAGER)).min(last + LISTENING_POLL))
             }
             Hint::Silent { .. } => {

@@ -1,4 +1,4 @@
-//! The elector: its state, its calling contract and the code that its parts share.
+//! The elector: its state, the contract for its caller, and the code that its parts share.
 //!
 //! `candidate` is a node without the lease, and `listening` handles the hints that such a node receives. `holder` is a
 //! node with the lease, `record_writer` writes the record conditionally under the lease, and `releasing` gives the
@@ -35,35 +35,36 @@ use listening::LeaderHints;
 use releasing::Releasing;
 use versions::Versions;
 
-/// Assumed length of a lease without a record: the longest that any store supports.
+/// Assumed length of a lease that no record describes: the longest length that any store supports.
 const UNKNOWN_LEASE: Duration = Duration::from_secs(60);
-/// Upper bound on two numbers: the terms that can begin in one second, and the terms that may have begun although no
-/// object in the store contains them. See [`Memory::skip_unknown_terms`].
+/// Upper bound on two numbers: how many terms can begin in one second, and how many terms may have begun without being
+/// in any object in the store. See [`Memory::skip_unknown_terms`].
 const UNKNOWN_TERMS: Term = 1 << 20;
-/// Latest plausible wall-clock time, in seconds since the Unix epoch. A later time would use up the available terms.
+/// Latest plausible wall-clock time, in seconds since the Unix epoch. A later time would use up the available term
+/// numbers.
 const LATEST_WALL: u64 = 1 << 40;
-/// The time without a failure after which an instance counts as healthy.
+/// Time for which an instance must run before it counts as healthy.
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 /// Number of consecutive failures after which a node steps down.
 const FAILURES_TO_STEP_DOWN: u32 = 5;
-/// Number of consecutive failed starts, caused by this node, after which it steps down. Other nodes may be able to
+/// Number of consecutive starts that fail because of this node, after which it steps down. Other nodes may be able to
 /// start the instance.
 const UNABLE_TO_STEP_DOWN: u32 = 3;
-/// Maximum number of times that the wait after a failed term doubles. It doubles with each consecutive failure.
+/// Maximum number of doublings of the wait after a failed term. The wait doubles with each consecutive failure.
 const LONGEST_REST: u32 = 3;
-/// Length of the first cool-off. Each further cool-off is twice as long.
+/// Length of the first cool-off. Each further cool-off is twice as long as the one before it.
 const COOL_OFF: Duration = Duration::from_secs(10);
 const COOL_OFF_MAX: Duration = Duration::from_secs(600);
 /// A node in cool-off acquires a lease only after it has seen the lease free for this long.
 const FREE_LONG_ENOUGH: Duration = Duration::from_secs(10);
-/// The longest back-off of a standby whose readings fail.
+/// The longest back-off of a standby whose reads fail.
 const BACK_OFF_MAX: Duration = Duration::from_secs(15);
 /// The longest back-off if the store is misconfigured: changes to role assignments take minutes to take effect.
 const MISCONFIGURED_BACK_OFF_MAX: Duration = Duration::from_secs(30);
-/// The average interval between hinted readings, and the shortest interval between hinted renewals.
+/// The average interval between reads that hints cause, and the shortest interval between renewals that hints cause.
 const HINTED_POLL: Duration = Duration::from_millis(60);
-/// Number of hinted readings that may follow each other immediately: a closed link and the kernel may both report the
-/// same death.
+/// Number of reads after hints that may follow each other immediately. One read is not enough, because a closed link
+/// and the kernel may both report the same death.
 const HINTED_AT_ONCE: u32 = 3;
 /// Timeout for a standby's requests and for a recall.
 const STANDBY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -71,14 +72,15 @@ const STANDBY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Decides for one node whether it leads one election.
 ///
 /// # Calling contract
-/// [`handle`](Elector::handle) takes all inputs. After each call, carry out the effects that
+/// Pass all inputs to [`handle`](Elector::handle). After each call, carry out the effects that
 /// [`poll_effect`](Elector::poll_effect) yields, in order, until it yields none. Then sleep until
-/// [`next_wakeup`](Elector::next_wakeup) or the next input, whichever is first. Read the clock again after each sleep,
-/// which may have ended early or late. The time that is passed in must never go back. Answer every [`Effect::Request`]
-/// exactly once; duplicate and outdated answers do no harm. Exactly one [`Input::Gone`] follows each [`Effect::Start`],
-/// and no second start comes before it. [`Effect::Finished`] is the last effect.
+/// [`next_wakeup`](Elector::next_wakeup) or the next input, whichever comes first. Read the clock again after each
+/// sleep, because the sleep may have ended early or late. The time that you pass in must never go backwards. Answer
+/// every [`Effect::Request`] exactly once; duplicate and outdated answers do no harm. Pass exactly one [`Input::Gone`]
+/// for each [`Effect::Start`]; the elector does not start another instance before it. [`Effect::Finished`] is the last
+/// effect.
 ///
-/// An elector is plain data: a copy that receives the same inputs makes the same decisions.
+/// An elector is plain data: if a copy receives the same inputs, it makes the same decisions.
 #[derive(Clone, Hash)]
 pub struct Elector {
     context: Context,
@@ -128,15 +130,15 @@ impl Elector {
 
     /// Takes one input and the time of its arrival.
     pub fn handle(&mut self, now: Now, input: Input) {
-        // By contract, time does not go back. If it does, it must not extend any deadline.
+        // By contract, time does not go backwards. If it does anyway, it must not extend any deadline.
         self.context.now = Now {
             time: now.time.max(self.context.now.time),
             least: now.least.max(self.context.now.least),
             wall: now.wall,
         };
         // First make the decisions that depend only on the time. So if an answer arrives after the deadline, the
-        // instance is killed before the answer is handled. Skip this step if the instance is gone or dying: it need not
-        // be killed.
+        // instance is killed before the answer is handled. Skip this step if the input reports that the instance is
+        // gone or dying: it no longer needs to be killed.
         if !matches!(input, Input::Gone { .. } | Input::Dying) {
             self.apply(None);
         }
@@ -165,8 +167,7 @@ impl Elector {
         [of_role, self.context.eligible_at()].into_iter().flatten().min()
     }
 
-    /// The versions that this node would serve now: the last plan, without the versions that this node itself has
-    /// rejected.
+    /// The last plan, without the versions that this node itself has rejected.
     pub fn plan(&self) -> &Plan {
         self.context.versions.plan()
     }
@@ -176,51 +177,53 @@ impl Elector {
         self.context.command()
     }
 
-    /// The reason why this node must not lead, if there is one. A cool-off counts while the node does not hold the
-    /// lease.
+    /// The reason why this node must not lead, if there is one. A cool-off is a reason only while the node does not
+    /// hold the lease.
     pub fn ineligible(&self) -> Option<&IneligibleCause> {
         let is_cooling_off = self.context.is_in_cool_off() && !self.holds_lease();
         let cool_off = is_cooling_off.then_some(&IneligibleCause::CoolingOff);
         self.context.ineligible().map(|(cause, _)| cause).or(cool_off)
     }
 
-    /// The highest term that this host knows to have been written. The host passes it to other nodes, so that they do
-    /// not mistake a restored or recreated record for the latest one.
+    /// The highest term that this host knows to have been written. The host tells other nodes this term, so that they
+    /// do not mistake a restored or recreated record for the latest one.
     pub fn written_term(&self) -> Term {
         self.context.memory.written_term
     }
 
-    /// True if this node holds the lease, as far as it knows. While it does, the host must notice within 500 ms that
-    /// the machine has slept or its clock was set, and within 5 s that its timers are slow. In either case, it must
-    /// then pass the new time in.
+    /// True if this node holds the lease, as far as it knows. While this is true, the host must notice within 500 ms if
+    /// the machine has slept or its clock was set, and within 5 s if its timers run slow. It must then pass in the new
+    /// time.
     pub fn holds_lease(&self) -> bool {
         matches!(self.role, Role::Holding(_))
     }
 
-    /// True if this node neither holds nor requests the lease, nor has a lease to release. A lease that it may still
-    /// hold but can no longer release expires by itself.
+    /// True if this node does not hold or request the lease, and has no lease to release. A lease that it may still
+    /// hold but can no longer release does not count: that lease expires by itself.
     pub fn follows(&self) -> bool {
         matches!(self.role, Role::Standby(_) | Role::Finished)
     }
 
-    /// True while this node is a standby with a survey under way, because the leader is giving up the lease. The node
-    /// may request the lease next.
+    /// True while this node is a standby that is surveying the store, because the leader is giving up the lease. The
+    /// node may request the lease next.
     pub fn surveys(&self) -> bool {
         matches!(&self.role, Role::Standby(standby) if standby.surveys())
     }
 
-    /// The incarnation to listen to: the leader according to the last reading. `None` unless this node follows.
+    /// The incarnation to which this node should listen: the leader's, according to the last read. `None` unless
+    /// [`follows`](Self::follows) is true.
     pub fn leader(&self) -> Option<&str> {
         if self.follows() { self.context.listening.leader() } else { None }
     }
 
-    /// The time until which this node rarely reads, because it receives its leader's announcements; `None` while it
-    /// reads every second.
+    /// The time until which this node reads the lease only rarely, because it receives the leader's announcements;
+    /// `None` while it reads every second.
     pub fn listens_until(&self) -> Option<Time> {
         self.context.listening.fresh_until().filter(|_| self.follows())
     }
 
-    /// The time at which the gate closes, unless the lease is renewed before then; `None` without the lease.
+    /// The time at which the gate closes, unless the lease is renewed before then; `None` if this node does not hold
+    /// the lease.
     pub fn deadline(&self) -> Option<Time> {
         match &self.role {
             Role::Holding(holding) => Some(holding.deadline(&self.context)),
@@ -228,7 +231,7 @@ impl Elector {
         }
     }
 
-    /// Passes the input and the time to the role. If the role changes, passes the time to the new role, and so on.
+    /// Passes the input and the time to the role. As long as the role changes, passes the time to the new role.
     fn apply(&mut self, mut input: Option<Input>) {
         match &input {
             Some(Input::Shutdown | Input::SkipGrace) => self.context.shutting_down = true,
@@ -288,34 +291,36 @@ struct Context {
     shutting_down: bool,
 }
 
-/// Knowledge about the election, collected since this host started.
+/// The facts that this host has learned about the election since it started.
 #[derive(Debug, Default, Clone, Hash)]
 struct Memory {
-    /// The highest known term, including terms that were only attempted. The next term is higher.
+    /// The highest known term, including terms that this node has only attempted to write. This node's next term must
+    /// be higher.
     highest_term: Term,
     /// The highest term that is known to have been written. A record with a lower term is not the latest.
     written_term: Term,
     seen: bool,
-    /// True if a node has held the lease, or the object has disappeared after a reading showed it. If the object then
-    /// looks new, it was recreated, and the last holder's instance may still be running.
+    /// True if a node has held the lease, or if the object existed in one read and was missing in a later one. If the
+    /// object looks new after that, it was recreated, and the last holder's instance may still be running.
     was_held: bool,
-    /// The longest lease in any record, or the longest possible lease if the length of a lease was not recorded.
+    /// The length of the longest lease in the records read so far, or the longest possible length if some lease's
+    /// length was not recorded.
     longest_lease: Option<Duration>,
-    /// The time since which every reading has shown the lease free.
+    /// The time since which every read has shown that the lease is free.
     free_since: Option<Time>,
-    /// The version at the last reading that showed the lease free. While it stays the same, no holder has written the
-    /// record.
+    /// The object's version when a read last showed that the lease is free. While the version stays the same, no holder
+    /// has written the record.
     free_version: Option<Version>,
     /// The time of the first failed recall, if no recall has succeeded since.
     unrecalled_since: Option<Time>,
     /// The time since which the lease has been held by a holder that has written no record.
     silent_since: Option<Time>,
-    /// The last holder that a reading showed to be dead.
+    /// The last holder that was found dead by a read.
     death: Option<Death>,
     /// The last dead holder whose lease this node failed to reclaim.
     refused_reclaim: Option<LeaseId>,
-    /// The version of a record that is marked as released, but whose lease this node requests only after a reading
-    /// shows that the lease is free.
+    /// The version of a record that is marked as released. While the record has this version, this node does not
+    /// request the lease until it reads that the lease is free.
     awaits_release: Option<Version>,
 }
 
@@ -332,7 +337,7 @@ impl Memory {
         let Snapshot::Object { lease, version, record } = snapshot else {
             self.was_held |= self.seen;
             self.free_since.get_or_insert(now);
-            // The holder had written nothing at the last reading, so no record says how long that lease is.
+            // The holder had not written a record by the last read, so no record says how long its lease was.
             if self.silent_since.take().is_some() {
                 self.longest_lease = Some(UNKNOWN_LEASE);
             }
@@ -359,14 +364,14 @@ impl Memory {
 
     fn note_record(&mut self, record: &Record) {
         self.note_term(record.term);
-        // No holder writes a record with a lease longer than `UNKNOWN_LEASE`, so a record with a longer one must not
+        // No holder writes a record with a lease longer than `UNKNOWN_LEASE`. If a record has a longer one, it must not
         // prolong this node's wait.
         self.longest_lease = self.longest_lease.max(Some(record.lease.min(UNKNOWN_LEASE)));
         self.was_held |= record.node.is_some() || record.term > 0;
     }
 
-    /// Notes the highest term in the store, which may be in an object other than the record. If this node did not know
-    /// that term, the length of the term's lease is unknown.
+    /// Notes the highest term in the store, which may come from an object other than the record. If this term is new to
+    /// this node, the length of its lease is unknown.
     fn note_recalled(&mut self, term: Term) {
         self.unrecalled_since = None;
         if term > self.written_term {
@@ -375,9 +380,10 @@ impl Memory {
         self.note_term(term);
     }
 
-    /// Skips the terms that may have begun without this node's knowledge. Such terms exist if the record was deleted or
-    /// restored, and the terms in other objects cannot be read. The result also depends on the wall clock, because
-    /// another node may have skipped terms for the same reason, and this node does not know to which term.
+    /// Skips the terms that may have begun without this node's knowledge. There may be such terms if the record was
+    /// deleted or restored, and the terms in other objects cannot be read. The next term also depends on the wall
+    /// clock. This is because another node may have skipped terms for the same reason, and this node does not know
+    /// which term that node reached.
     fn skip_unknown_terms(&mut self, wall: Duration) {
         let by_now = wall.as_secs().min(LATEST_WALL) * UNKNOWN_TERMS;
         self.highest_term = by_now.max(self.highest_term + UNKNOWN_TERMS);
@@ -395,7 +401,7 @@ impl Context {
         self.now.time
     }
 
-    /// True if the election ended for good with the module that this node would serve.
+    /// True if the record says that the election has ended for good, and names the module that this node would serve.
     fn is_over(&self, record: &Record) -> bool {
         record.outcome == Some(Outcome::Done) && self.versions.is_in(record)
     }
@@ -424,7 +430,7 @@ impl Context {
         self.request_within_quota(op, timeout, false)
     }
 
-    /// Sends a request that the host may withhold if `within_quota`: see [`Effect::Request`].
+    /// Sends a request. The host may withhold it if `within_quota` is true: see [`Effect::Request`].
     fn request_within_quota(&mut self, op: Op, timeout: Duration, within_quota: bool) -> Pending {
         self.last_request += 1;
         let id = RequestId(self.last_request);
@@ -453,9 +459,9 @@ impl Context {
         length * 3 / 4 + self.up_to(length / 2)
     }
 
-    /// The time of the renewal after a successful request that was sent at `sent`.
+    /// The time of the next renewal after a successful request that was sent at `sent`.
     fn renew_at(&self, sent: Time) -> Time {
-        // FNV-1a of the incarnation: the same in all elections of this host, and different on other hosts.
+        // FNV-1a hash of the incarnation: the same for all elections on this host, and different on other hosts.
         let phase = self
             .settings
             .incarnation
@@ -473,7 +479,7 @@ impl Context {
 
     /// The record of this node's next term, based on `basis`.
     fn next_record(&self, basis: Option<&Record>, lease: Duration) -> Record {
-        // Failures belong to a module. If the module is unknown, they do not count.
+        // Failures belong to a module. Keep the failure count only if the record is about the planned module.
         let same = basis.filter(|record| self.versions.is_in(record));
         Record {
             term: self.memory.highest_term.max(basis.map_or(0, |record| record.term)) + 1,
@@ -489,8 +495,8 @@ impl Context {
         }
     }
 
-    /// The rest of the pause that the record sets, at most `--restart-delay`; zero if the record's module is not the
-    /// planned module.
+    /// The time left of the pause that the record sets, at most `--restart-delay`; zero if the record's module is not
+    /// the planned module.
     fn pause_left(&self, record: Option<&Record>) -> Duration {
         let until = record.filter(|record| self.versions.is_in(record)).and_then(|record| record.paused_until);
         until.map_or(Duration::ZERO, |until| until.saturating_sub(self.now.wall).min(self.settings.pause))
@@ -522,9 +528,9 @@ impl Context {
     }
 
     fn store_trouble(&mut self, asked: &'static str, error: &StoreError) {
-        // Report a failed reading again if a reading has succeeded in between.
+        // Report a failed read again if a read has succeeded in between.
         let known = self.trouble.take().filter(|known| !(known.has_read_since && asked == READ));
-        // A misconfiguration is the same trouble, whichever request reveals it.
+        // A misconfiguration counts as the same trouble, no matter which request reveals it.
         let is_told = known.as_ref().is_some_and(|known| {
             &known.error == error && (known.asked == asked || matches!(error, StoreError::Misconfigured(_)))
         });
@@ -535,12 +541,12 @@ impl Context {
         }
     }
 
-    /// Notes that the store carried out `asked`. This also ends an outage that affected other requests, with two
-    /// exceptions. A reading says nothing about lease requests, and a lease request says nothing about the
-    /// announcements that a recall reads.
+    /// Notes that the store carried out `asked`. This ends a reported outage even if other requests failed, with two
+    /// exceptions. A successful read does not show that lease requests work, and a successful lease request does not
+    /// show that recalls, which read announcements, work.
     ///
-    /// A refusal by the store (`Misconfigured`) ends only if the same request or an acquire succeeds. After an acquire,
-    /// the node sends all other requests again, except the recall.
+    /// If the store refused a request (`Misconfigured`), this trouble ends only when the same request or an acquire
+    /// succeeds. After an acquire, the node sends all other requests again, except the recall.
     fn store_answers(&mut self, asked: &'static str) {
         self.trouble_ends(|trouble| match (&trouble.error, asked) {
             (StoreError::Misconfigured(_), _) => {
@@ -555,8 +561,8 @@ impl Context {
         }
     }
 
-    /// Ends an outage after a reading that requires no further request. If the store has refused a request
-    /// (`Misconfigured`), that trouble continues, unless the request was a create or a recall.
+    /// Ends an outage after a read that requires no further request. If the store refused a request (`Misconfigured`),
+    /// this trouble continues, unless that request was a create or a recall.
     fn store_is_back(&mut self) {
         self.trouble_ends(|trouble| {
             [CREATE, RECALL].contains(&trouble.asked) || !matches!(trouble.error, StoreError::Misconfigured(_))
@@ -569,9 +575,9 @@ impl Context {
         }
     }
 
-    /// Notes that a holder is dead, for whatever cause. This node replaces the holder immediately, unless the record
-    /// already counts failures of the planned module: such a module may be what kills hosts, and must not kill all of
-    /// them in quick succession.
+    /// Notes that a holder is dead. This node replaces the holder immediately, unless the record already counts
+    /// failures of the planned module: the module itself may be killing the hosts, and must not kill all of them in
+    /// quick succession.
     fn note_death(&mut self, snapshot: &Snapshot) {
         let Snapshot::Object { lease: LeaseState::Abandoned { holder }, record, .. } = snapshot else { return };
         if self.memory.death.is_some_and(|death| death.holder == *holder) {
@@ -582,12 +588,12 @@ impl Context {
         self.memory.death = Some(Death { holder: *holder, until: self.time() + wait });
     }
 
-    /// The wait between a failed term and the next, after `failures` earlier consecutive failures.
+    /// The wait between a failed term and the next term, if `failures` consecutive failures came before this one.
     fn rest_after(&mut self, failures: u32) -> Duration {
         self.jittered(Duration::from_secs(1 << failures.min(LONGEST_REST))).max(Duration::from_secs(1))
     }
 
-    /// The wait before the next attempt, after `failures` earlier consecutive failures and the error `last`.
+    /// The wait before the next attempt after the error `last`, if `failures` consecutive failures came before it.
     fn back_off(&mut self, failures: u32, last: &StoreError) -> Duration {
         let longest = match last {
             StoreError::Misconfigured(_) => MISCONFIGURED_BACK_OFF_MAX,
@@ -620,24 +626,24 @@ const CREATE: &str = "create";
 const ACQUIRE: &str = "acquire";
 const RELEASE: &str = "release";
 
-/// Reported trouble with the store.
+/// Trouble with the store that has been reported.
 #[derive(Debug, Clone, Hash)]
 struct Trouble {
     since: Time,
     asked: &'static str,
     error: StoreError,
-    /// True if a reading has succeeded since.
+    /// True if a read has succeeded since then.
     has_read_since: bool,
 }
 
-/// A request without an answer so far.
+/// A request that has not been answered yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 struct Pending {
     id: RequestId,
     sent: Time,
 }
 
-/// Takes the request out of `slot` if it has this `id`.
+/// Takes the request out of `slot` if its id is `id`.
 fn answered(slot: &mut Option<Pending>, id: RequestId) -> Option<Pending> {
     slot.take_if(|pending| pending.id == id)
 }

@@ -1,4 +1,5 @@
-//! Writes the record conditionally under the lease, and reads it first after an unknown outcome.
+//! Writes the record conditionally under the lease. After a write with an unknown outcome, reads the record before
+//! writing again.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -8,18 +9,18 @@ use crate::record::{LeaseId, LeaseState, Record, Snapshot, Version};
 use crate::request::{Op, Reply, RequestId, StoreError};
 use crate::timing::Time;
 
-/// The reason for the loss of the lease if this holder did not send the record that was found.
+/// The reason why the lease is lost if the store contains a record that this holder did not send.
 pub(super) const WRITTEN_BY_OTHERS: &str = "another client has written the record";
 
-/// The current record, as far as this holder knows, and the record that it wants to write.
+/// The current record, as far as this holder knows, and the record that the holder wants to write.
 #[derive(Debug, Clone, Hash)]
 pub(super) struct RecordWriter {
     version: Version,
     record: Option<Record>,
-    /// Records that this holder has sent to replace `version`. One of them may be stored by now.
+    /// Records that this holder has sent to replace `version`. The store may contain one of them by now.
     asked: Vec<Record>,
     goal: Option<Goal>,
-    /// Superseded writes without an answer so far. An answer may still report that the lease is lost.
+    /// Superseded writes that have not been answered yet. Their answers may still report that the lease is lost.
     superseded: Vec<Pending>,
 }
 
@@ -30,13 +31,13 @@ struct Goal {
     step: Step,
 }
 
-/// The purpose of the goal's record.
+/// The purpose of the record that the goal is to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Purpose {
     /// The record begins a term.
     Term,
-    /// The record notes a change in the present term: an outcome, the count of failures, or that no instance is running
-    /// any more.
+    /// The record notes a change in the current term: an outcome, the failure count, or that no instance is running any
+    /// more.
     Note,
 }
 
@@ -56,7 +57,7 @@ pub(super) enum WriteResult {
     Written,
     /// The lease is certainly lost.
     Lost(String),
-    /// A renewal should find out whether the lease is held.
+    /// It is doubtful that the lease is still held. A renewal should find out.
     Doubt,
 }
 
@@ -70,12 +71,12 @@ impl RecordWriter {
         self.record.as_ref()
     }
 
-    /// The stored version, as far as this holder knows.
+    /// The version of the stored record, as far as this holder knows.
     pub(super) fn version(&self) -> &Version {
         &self.version
     }
 
-    /// The record that should be stored, whether it is stored yet or not.
+    /// The record that this holder wants in the store, even if it has not been written yet.
     pub(super) fn wanted(&self) -> Option<&Record> {
         self.goal.as_ref().map(|goal| &goal.record).or(self.record())
     }
@@ -89,7 +90,7 @@ impl RecordWriter {
         self.goal.is_none() && self.record().is_some_and(|record| record.released)
     }
 
-    /// Sets the record to write. If another write is under way, a reading determines its outcome first.
+    /// Sets the record to write. If another write is under way, its outcome is first determined by a read.
     pub(super) fn want(&mut self, record: Record, purpose: Purpose, now: Time) {
         let step = match self.goal.as_ref().map(|goal| &goal.step) {
             None | Some(Step::WriteAt(_)) => Step::WriteAt(now),
@@ -109,7 +110,7 @@ impl RecordWriter {
         }
     }
 
-    /// Makes the next attempt due now.
+    /// Makes the next attempt due at `now`.
     pub(super) fn hurry(&mut self, now: Time) {
         if let Some(Goal { step: Step::WriteAt(at) | Step::ReadAt(at), .. }) = &mut self.goal {
             *at = now;
@@ -192,8 +193,9 @@ impl RecordWriter {
         self.asked.clear();
     }
 
-    /// Compares the stored record with the wanted one after an unknown outcome, and writes again unless they match.
-    /// Only the holder writes under a lease: a record that this holder never sent shows that the lease is lost.
+    /// Compares the stored record with the wanted record after an unknown outcome. Unless they match, the record is
+    /// written again. Only the holder can write under a lease, so if the stored record is one that this holder never
+    /// sent, the lease is lost.
     fn compare(&mut self, context: &mut Context, snapshot: &Snapshot) -> WriteResult {
         let Some(goal) = &mut self.goal else { return WriteResult::None };
         let Snapshot::Object { lease, version, record } = snapshot else {
@@ -202,12 +204,12 @@ impl RecordWriter {
         if let Some(found) = record {
             context.memory.note_record(found);
         }
-        // An expired lease can still be renewed. In any state other than held or expired, it is lost.
+        // A held or expired lease can still be renewed. In any other state, the lease is lost.
         if !matches!(lease, LeaseState::Held | LeaseState::Expired) {
             return WriteResult::Lost("the lease is no longer held".to_string());
         }
-        // While the version is unchanged, a write that was sent with it can still arrive and replace the record that
-        // was found.
+        // As long as the version is unchanged, a write that was sent for this version can still arrive and replace the
+        // record that was found.
         let is_settled = *version != self.version;
         let is_there = |wanted: &Record| record.as_ref().is_some_and(|found| is_same(found, wanted));
         if is_settled && is_there(&goal.record) {
@@ -219,13 +221,14 @@ impl RecordWriter {
         let found = record.as_ref().map_or(0, |found| found.term);
         let highest = context.memory.highest_term;
         match (goal.purpose, record) {
-            // Since this term was requested, this node may have found a later term in the coordinator's state.
+            // Choose a higher term if the stored term is not lower, or if this node has found a later term since then,
+            // for example in the coordinator's state.
             (Purpose::Term, _) if found < goal.record.term && highest == goal.record.term => {}
             (Purpose::Term, _) => goal.record.term = highest + 1,
-            // The term was written after all, and remains the latest.
+            // The term was written after all, and stays the latest term.
             (Purpose::Note, Some(begun)) if begun.term > goal.record.term => goal.record.names_term_of(begun),
-            // A term that was attempted but is not stored has not begun: once this write succeeds, the earlier write
-            // can no longer succeed.
+            // A term that this node attempted, but that is not in the store, has not begun. Once this write succeeds,
+            // the earlier write can no longer succeed.
             (Purpose::Note, _) => {}
         }
         context.memory.highest_term = highest.max(goal.record.term);
@@ -242,7 +245,7 @@ impl RecordWriter {
     }
 }
 
-/// Returns the loss of the lease if the answer reports it, and ignores all other answers.
+/// Returns the loss of the lease if the answer reports one. Ignores all other answers.
 fn known_loss(result: &Result<Reply, StoreError>) -> WriteResult {
     match result {
         Err(StoreError::Lost(why)) => WriteResult::Lost(why.clone()),
@@ -251,8 +254,8 @@ fn known_loss(result: &Result<Reply, StoreError>) -> WriteResult {
     }
 }
 
-/// True if the records match. The lease that was found may be longer, since the store may round it up. A shorter lease
-/// would cut waits short.
+/// True if the records match. The lease in the record that was found may be longer than wanted, since the store may
+/// round it up. It must not be shorter, because other nodes would then wait too short a time.
 fn is_same(found: &Record, wanted: &Record) -> bool {
     found.lease >= wanted.lease
         && (found.term, &found.incarnation, &found.module, found.outcome, found.failures, found.released)

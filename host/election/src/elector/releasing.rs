@@ -23,9 +23,9 @@ pub(super) struct Releasing {
     writer: RecordWriter,
     pending: Option<Pending>,
     next_try: Time,
-    /// The time from which the lease may have expired.
+    /// The earliest time at which the lease may have expired.
     until: Time,
-    /// True if the host no longer waits, so that a failed attempt is not repeated.
+    /// True if the host no longer waits for the release. A failed attempt is then not repeated.
     hurried: bool,
     /// True if a release was sent and its outcome is unknown.
     in_doubt: bool,
@@ -75,7 +75,7 @@ impl Releasing {
                     context.report(Report::Released);
                     return back_to_standby(context, "the lease was released".to_string());
                 }
-                // An earlier release, whose answer was lost, was carried out.
+                // An earlier release succeeded, but its answer was lost.
                 Err(StoreError::Lost(_)) if self.in_doubt => {
                     context.report(Report::Released);
                     return back_to_standby(context, "the lease was released".to_string());
@@ -101,7 +101,7 @@ impl Releasing {
                 return self.give_up(context, &format!("the host shut down without a retry ({why})"));
             }
             Some(Input::Answer { id, result }) => match self.writer.answer(context, id, &result) {
-                // The store may refuse a superseded write because the release was carried out.
+                // The store may refuse a superseded write if the release has already taken effect.
                 WriteResult::Lost(_) if self.pending.is_some() => {}
                 WriteResult::Lost(why) => return self.give_up(context, &why),
                 WriteResult::Doubt => return self.give_up(context, "the lease is no longer held"),
@@ -117,7 +117,7 @@ impl Releasing {
         }
         if self.is_due(context, Timer::Release) {
             self.pending = Some(context.urgent(Op::Release { id: self.id }));
-            // Announce this now, so that other nodes read the marked record while the release is under way.
+            // Announce this before the release is done, so that other nodes read the marked record in the meantime.
             context.tell(Word::GivesUp);
         }
         None

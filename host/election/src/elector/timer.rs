@@ -4,35 +4,36 @@ use crate::timing::Time;
 
 /// A moment at which the elector must act without an input.
 ///
-/// A role computes the due times of its timers from its current state. So a renewal moves most of them, and no timer
-/// outlives its state. The same table decides when to wake up and when to act, so the two always agree.
+/// A role uses its current state to compute when its timers are due. So a renewal moves most timers, and no timer
+/// outlives the state that needs it. The elector uses the same table to decide when to wake up and when to act, so the
+/// two always agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Timer {
     /// A standby reads the lease and the record.
     Poll,
-    /// A free lease is requested, or requested again after a failure.
+    /// A lease that looks free is requested, or requested again after a failure.
     Acquire,
     /// The lease is renewed, or a failed renewal is repeated.
     Renew,
     /// The record is written, or read after an unknown outcome.
     Record,
     RunOut,
-    /// Another node's instance has ended by now, as far as this node knows.
+    /// The wait for another node's instance is over: it has ended by now, as far as this node knows.
     Settled,
     /// The highest term in the store is recalled.
     Recall,
     NextTerm,
-    /// The record could not be written for D, so another node should lead.
+    /// This node has been unable to write the record for D, so another node should lead.
     Stuck,
-    /// No renewal has succeeded for so long that the instance is asked to stop.
+    /// The last successful renewal was so long ago that the instance is asked to stop.
     AtRisk,
     /// The grace period of a stopping instance has ended.
     Grace,
     /// The lease is no longer safe: the instance is killed.
     Deadline,
-    /// A killed instance is checked again, which shows whether the host was paused.
+    /// A killed instance is checked again. If this check is late, the host was paused.
     Look,
-    /// A killed instance is not gone in time. If it is dying, its lease is left to expire; otherwise the host ends
+    /// A killed instance is not gone in time. If it is dying, the host lets the lease expire; otherwise, the host ends
     /// itself.
     Abort,
     /// The instance has run for so long that earlier failures no longer count.
@@ -42,7 +43,7 @@ pub(super) enum Timer {
     Release,
 }
 
-/// The due times of a role's timers; `None` for a stopped timer.
+/// The times at which a role's timers are due; `None` for a stopped timer.
 pub(super) struct Timers<const N: usize>(pub(super) [(Timer, Option<Time>); N]);
 
 impl<const N: usize> Timers<N> {

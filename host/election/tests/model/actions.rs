@@ -12,35 +12,36 @@ use baton_election::{
 use crate::state::{Faults, Flight, Instance, Node, Process, Waiting, World, at, name};
 use crate::store::{Instant, Lease};
 
-/// The time before the end of a lease at which the model stops once more. A request that is sent then may arrive after
+/// The model makes an extra stop this long before a lease ends. A request that is sent at this moment may arrive after
 /// the lease has ended.
 pub const SHORTLY: Duration = Duration::from_secs(1);
 
-/// One step. Nodes and pending requests are identified by their index.
+/// One step of the model. Numbers are indices of nodes or of pending requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
-    /// Time advances until something is due. Requests that have not arrived yet become late, and may never arrive.
+    /// Time advances until the next thing is due. Requests that have not arrived by then are late, and may never
+    /// arrive.
     Wait,
     Wake(usize),
     /// A request reaches the store, and its answer reaches the waiting process.
     Arrive(usize),
     /// A request reaches the store, but its answer is lost.
     ArriveUnheard(usize),
-    /// A request reaches the store, and a copy of it stays under way.
+    /// A request reaches the store, and a copy of it stays in transit.
     ArriveTwice(usize),
-    /// A host withholds its elector's request for the lease.
+    /// A host holds back its elector's request for the lease.
     PutOff(usize),
     /// A standby receives a hint, which may be false.
     Lie(usize, Lie),
-    /// A standby receives a message, given by its index in `World::told`. The message may be old, or repeated.
+    /// A standby receives the message with this index in `World::told`. The message may be outdated, or repeated.
     HearTold(usize, usize),
-    /// A process takes an answer that arrived while the process was paused.
+    /// A process reads an answer that arrived while the process was paused.
     Hear(usize, RequestId),
     GiveUp(usize, RequestId),
     Begin(usize),
     /// A process and its instance crash.
     Crash(usize),
-    /// The kernel reports that nothing is left of a crashed process.
+    /// The kernel reports that a crashed process has disappeared completely.
     Vanish(usize),
     Pause(usize),
     Resume(usize),
@@ -50,9 +51,9 @@ pub enum Action {
     Hang(usize),
     /// The host learns that the system is ending a killed instance.
     Die(usize),
-    /// The process of an instance that has ended or was killed exits.
+    /// An instance that has ended or was killed: its process exits.
     Go(usize),
-    /// The announcement of a process that ended cleanly is removed.
+    /// The announcement of a process is removed after the process has ended cleanly.
     TakeBack(usize),
     Stall(usize),
     Publish(usize),
@@ -65,18 +66,18 @@ pub enum Action {
     SkipGrace(usize),
     /// An outsider breaks the lease, with immediate effect.
     Break,
-    /// An outsider breaks the lease, with effect at the end of the lease.
+    /// An outsider breaks the lease. The break takes effect when the lease would have expired.
     BreakLater,
     /// An outsider deletes the record, even if the lease is held.
     Delete,
-    /// An outsider writes an earlier record again, without holding the lease. The number counts back from the last
-    /// record, which is 0.
+    /// An outsider restores an earlier record, without holding the lease. The number counts back from the last record,
+    /// which is 0.
     Rewrite(usize),
     /// An outsider breaks the lease, acquires it and releases it.
     Seize,
 }
 
-/// A false hint about the holder in the store's record.
+/// A false hint about the node that the store's record names as the holder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lie {
     /// The holder has just renewed the lease, and its term is far above the current one.
@@ -85,7 +86,7 @@ pub enum Lie {
     GivesUp,
 }
 
-/// The way in which an instance ends by itself.
+/// The ways in which an instance ends by itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ending {
     Done,
@@ -101,13 +102,13 @@ pub enum Ending {
 
 impl World {
     /// Collects the possible actions. Leaves out actions that would only change the order of independent actions.
-    /// Actions that happen without faults come first, so a run that always takes the first action has no faults.
+    /// Actions without faults come first, so a run that always takes the first action has no faults.
     ///
     /// If a process acts by itself, and no answer can reach it at the same moment, the action affects only its own
-    /// node. It then makes no difference whether other nodes act just before or just after it, so only this node's
+    /// node. It makes no difference whether the other nodes act just before or just after it, so only this node's
     /// actions are collected. This is a persistent set: P. Godefroid, "Partial-Order Methods for the Verification of
-    /// Concurrent Systems", 1996. A process that has nothing to do is not paused, ended or steered until it has
-    /// something to do or time advances.
+    /// Concurrent Systems", 1996. While something else is due, a process that has nothing to do is not paused, ended or
+    /// steered.
     pub fn actions(&self, actions: &mut Vec<Action>) {
         if self.broken.is_some() {
             return;
@@ -157,7 +158,7 @@ impl World {
         self.outsider(actions);
     }
 
-    /// True if a request that the node waits for is under way.
+    /// True if a request whose answer the node is waiting for is in transit.
     fn may_be_answered(&self, place: usize) -> bool {
         let Some(process) = &self.nodes[place].process else { return false };
         let is_awaited = |flight: &Flight| process.waiting.iter().any(|waiting| waiting.id == flight.id);
@@ -268,8 +269,8 @@ impl World {
         if self.is_witnessed() {
             actions.push(Action::Delete);
         }
-        // An older record hides the latest term. An outsider may write it only if an announcement contains that term:
-        // otherwise, no node could know the term.
+        // An older record hides the latest term. An outsider may restore one only if an announcement contains the
+        // latest term: otherwise, no node could know that term.
         let backs = if self.is_witnessed() { 2 } else { 1 };
         actions.extend((0..backs.min(self.written.len())).map(Action::Rewrite));
         actions.push(Action::Seize);
@@ -391,7 +392,7 @@ impl World {
             }
             Action::TakeBack(place) => {
                 self.node(place).has_finished = false;
-                // Keep the announcement if the record does not contain its term or a higher one.
+                // The announcement is removed only if the record contains its term or a higher one.
                 if self.store.snapshot(self.now).names(self.announced[place]) {
                     self.announced[place] = 0;
                 }
@@ -419,8 +420,7 @@ impl World {
                 *operator -= 1;
                 self.suspend(place, true);
             }
-            // Resuming does not use up one of the counted actions: an operator who may suspend an election may also
-            // resume it.
+            // Not counted as an action: an operator who was allowed to suspend the election may also resume it.
             Action::ReadResumed(place) => self.suspend(place, false),
             Action::Shutdown(place) => {
                 *operator -= 1;
@@ -460,7 +460,7 @@ impl World {
     }
 
     /// Advances time to the next moment at which a holder, a lease or a waiting process has something to do. Standbys
-    /// whose next poll is due also poll at these moments. Time stops for a standby's poll alone only if nothing else is
+    /// whose next poll is due by then poll at that moment. A standby's poll is a reason to stop only if nothing else is
     /// due.
     fn wait(&mut self) {
         for flight in self.flights.iter_mut().filter(|flight| !flight.is_late) {
@@ -468,7 +468,7 @@ impl World {
             self.left.network -= 1;
         }
         for place in 0..self.nodes.len() {
-            // A node soon announces the highest term that it has seen.
+            // In a real fleet, each node soon announces the highest term that it has seen.
             if let Some(process) = self.nodes[place].process.as_ref().filter(|process| !process.is_paused) {
                 self.announced[place] = self.announced[place].max(process.elector.written_term());
             }
@@ -488,8 +488,8 @@ impl World {
         }
         let lease = self.store.object.as_ref().map(|object| object.lease);
         if let Some(Lease::Held { until, .. } | Lease::Breaking { until, .. }) = lease {
-            // Time also stops shortly before the end of the lease, so that a request sent under the lease can arrive
-            // after the lease has ended.
+            // Also stop shortly before the lease ends: a request that is sent at that moment can arrive after the end
+            // of the lease.
             moments.extend([until - SHORTLY, until]);
         }
         let now = self.now;
@@ -563,8 +563,8 @@ impl World {
         Some(waiting.remove(index))
     }
 
-    /// Passes an input to an elector, and carries out its effects. The match lists all kinds of inputs, so that a new
-    /// kind does not compile until it is handled here.
+    /// Passes an input to an elector, and carries out the effects. The `match` lists every kind of input, so a new kind
+    /// does not compile until it is handled here.
     fn feed(&mut self, place: usize, input: Input) {
         match &input {
             Input::Tick
@@ -588,8 +588,8 @@ impl World {
         let reads_at = process.elector.next_wakeup().filter(|_| is_hint && follows);
         process.elector.handle(now, input);
         let latest = now.time + LISTENING_POLL + LISTENING_POLL / 4;
-        // A hint must not delay a standby's next poll past `latest`. If the standby polls at once, its next wake-up
-        // only limits the wait for the answer.
+        // A hint must not delay a standby's next poll beyond `latest`. If the standby polls immediately, its next
+        // wake-up is only the timeout of that poll.
         let is_late = |at: Time| process.elector.next_wakeup().is_some_and(|later| later > at.max(latest));
         let (raises, delays) = (process.elector.written_term() != known, reads_at.is_some_and(is_late));
         if is_hint && raises {
@@ -613,7 +613,7 @@ impl World {
         let incarnation = self.nodes[place].incarnation;
         match effect {
             Effect::Request { id, op, timeout, within_quota } => {
-                // The machine checks its notes before the request is sent to the store.
+                // The machine checks its own notes first. Only then is the request sent to the store.
                 let record = self.store.record().cloned();
                 let is_refused = matches!(&op, Op::Reclaim { from, id, .. }
                     if !self.store.notes.take(*from, *id, record.as_ref(), &name(place, incarnation)));
@@ -678,9 +678,9 @@ impl World {
         }
     }
 
-    /// Keeps a message for other nodes, which may receive it at any time, repeatedly or never. No message is dropped,
-    /// so an older message may arrive after a newer one. The age of the renewal in a message is its age at the time of
-    /// sending, so a late message makes the renewal seem more recent than it is.
+    /// Keeps a message for other nodes. They may receive it at any time, repeatedly or never. No message is dropped, so
+    /// an older message may arrive after a newer one. A message contains the age of the last renewal when the message
+    /// was sent, so a late message makes the renewal look more recent than it is.
     fn tell(&mut self, place: usize, word: &Word) {
         let Some(process) = &self.nodes[place].process else { return };
         let from = name(place, process.incarnation);
@@ -697,7 +697,7 @@ impl World {
             }
             Word::GivesUp => Hint::GivesUp { from, place: Some(0) },
         };
-        // Once no more hints can arrive, messages make no difference.
+        // If no more hints can arrive, the message has no effect.
         if self.left.links > 0 && !self.told.contains(&hint) {
             self.told.push(hint);
         }
@@ -762,7 +762,7 @@ impl World {
         self.feed(flight.node, Input::Answer { id: flight.id, result });
     }
 
-    /// Keeps the last two records, for outsiders to write again.
+    /// Keeps the last two records, so that an outsider can restore them.
     fn note(&mut self, record: &Record) {
         self.written.push(record.clone());
         if self.written.len() > 2 {
@@ -770,7 +770,8 @@ impl World {
         }
     }
 
-    /// The snapshot that the node reads. If the machine keeps notes, they determine the state of a held lease.
+    /// Returns the snapshot that the node reads. If the machine keeps notes, they show whether the holder of a held
+    /// lease is dead.
     fn judged(&self, read: Snapshot, by: &str) -> Snapshot {
         match read {
             Snapshot::Object { lease: LeaseState::Held, version, record } if self.keeps_notes => {
@@ -786,8 +787,8 @@ impl World {
         self.announced.iter().copied().max().unwrap_or_default()
     }
 
-    /// True if an announcement contains the latest term that may have an instance. Otherwise no node can know that term
-    /// once the record is deleted or replaced by an older one.
+    /// True if an announcement contains the latest term that may have an instance. If no announcement contains it, no
+    /// node can know that term after the record is deleted or replaced by an older one.
     fn is_witnessed(&self) -> bool {
         let recorded = self.store.record().map_or(0, |record| record.term);
         self.witnessed() >= recorded.max(self.started)
@@ -800,7 +801,7 @@ impl World {
 }
 
 impl Ending {
-    /// The end of an instance. `last` is the last term that has begun.
+    /// Returns the end that is reported to the elector. `last` is the last term that has begun.
     fn after(self, last: Term) -> End {
         match self {
             Ending::Done | Ending::Stopped => End::Done,

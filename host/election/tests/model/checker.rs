@@ -1,4 +1,4 @@
-//! Tries every interleaving, breadth first.
+//! Tries every interleaving of the actions, breadth first.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,10 +10,10 @@ use crate::actions::Action;
 use crate::starts::Start;
 use crate::state::{State, World};
 
-/// Maximum number of states whose actions are tried. The states that result take about 5 GB of memory.
+/// Maximum number of states whose actions are tried. These states and their successors take about 5 GB of memory.
 const MOST: usize = 10_000_000;
 
-/// The modelled election, which begins in one starting state.
+/// The election that is checked, from one starting state.
 pub struct Election {
     start: World,
     effort: Arc<Effort>,
@@ -23,18 +23,18 @@ pub struct Election {
 pub enum Bound {
     /// Stops after this time.
     Time(Duration),
-    /// Stops once the actions of this many states have been tried. The states are the same in each run.
+    /// Stops once the actions of this many states have been tried. Every run tries the same states.
     States(usize),
 }
 
 struct Effort {
     ends: Option<Instant>,
     most: usize,
-    /// States whose actions were collected.
+    /// Number of states whose actions were collected.
     tried: AtomicUsize,
-    /// The smallest depth at which actions were left untried because the limit was reached.
+    /// The depth of the shallowest state whose actions were not tried because the limit was reached.
     untried: AtomicUsize,
-    /// True once the check is over and its result is replayed.
+    /// True once the search is over. After that, its result is only replayed.
     is_over: AtomicBool,
 }
 
@@ -48,7 +48,7 @@ impl Effort {
 
 pub struct Found {
     pub states: usize,
-    /// Every interleaving of up to this many actions was tried. `None` means that all interleavings of any length were
+    /// Every interleaving of up to this many actions was tried. `None` means that every interleaving of any length was
     /// tried.
     pub depth: Option<usize>,
     pub led_again: bool,
@@ -79,7 +79,7 @@ impl Model for Election {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always(KEPT, |_, state: &State| state.world.broken.is_none()),
-            // Guards against a check that proves nothing: if no term begins, no promise can be broken.
+            // Without a new term, no promise could be broken, and the check would prove nothing.
             Property::sometimes(LED_AGAIN, |model, state: &State| state.world.started > model.start.started),
         ]
     }
@@ -88,7 +88,7 @@ impl Model for Election {
 const KEPT: &str = "every promise is kept";
 const LED_AGAIN: &str = "a term begins";
 
-/// Tries all actions from `start` within `bound`, or until a promise is broken.
+/// Tries all actions from `start`, until `bound` is reached or a promise is broken.
 pub fn check(start: &Start, bound: Bound) -> Found {
     let mut world = (start.world)();
     world.left = start.faults;

@@ -3,11 +3,11 @@
 //! answers are lost, processes pause and end, and messages arrive late, repeatedly or never. It also tries false hints,
 //! and outsiders that change the lease and its record.
 //!
-//! The model complements the simulation, whose runs are long but few. The model tries every order, but covers neither
-//! inaccurate clocks nor random waits.
+//! The simulation has long runs, but only a few of all possible ones. The model tries every order of events, but has
+//! neither inaccurate clocks nor random waits.
 //!
 //! - A normal test run tries the same states every time. `make model MINUTES=60` continues for an hour.
-//! - If a promise is broken, the test prints the shortest sequence of actions that leads to it.
+//! - If a promise is broken, the test prints the shortest sequence of actions that breaks it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may end by a panic")]
 #![allow(clippy::disallowed_methods, reason = "how long it tries is a plain clock's")]
 #![allow(missing_docs, reason = "nobody links against a test")]
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use checker::Bound;
 use starts::STARTS;
 
-/// The number of states whose actions a normal test run tries from each start: about 15 s of CPU time in all.
+/// Number of states that a normal test run tries from each start. All starts together take about 15 s of CPU time.
 const STATES: usize = 100_000;
 
 #[test]
@@ -68,7 +68,7 @@ fn every_interleaving_keeps_every_promise() {
     assert!(far > 0, "no start was followed to where a term begins");
 }
 
-/// Writes to stdout directly, because the test harness captures the output of `println!`.
+/// Writes to stdout directly: the test harness captures the output of `println!`.
 fn say(what: &str) {
     let _nobody_listens = writeln!(std::io::stdout(), "{what}");
 }

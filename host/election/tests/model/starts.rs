@@ -1,6 +1,6 @@
-//! The states from which the model starts. Interesting states are many actions away from a fleet's first start. For
-//! each moment at which an error once occurred, a script therefore takes the model there, and the checker tries every
-//! interleaving from that moment.
+//! The states from which the model starts. Interesting states are many actions away from a fleet's first start, out of
+//! the checker's reach. Each start is therefore a script that leads to a moment at which a bug was once found. The
+//! checker tries every interleaving from there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,7 +103,7 @@ pub const STARTS: &[Start] = &[
     },
 ];
 
-/// A fleet whose processes begin now, with an empty store.
+/// A fleet whose processes have just started, with an empty store.
 fn fleet(nodes: usize) -> World {
     let plan = Plan { module: Some(version(0)), fallback: None };
     let node =
@@ -128,7 +128,7 @@ fn fleet(nodes: usize) -> World {
     world
 }
 
-/// A fleet whose first node leads, and whose other nodes have read that it leads.
+/// A fleet in which the first node leads, and the other nodes know that from the store.
 fn led(nodes: usize) -> World {
     let mut world = fleet(nodes);
     for place in 1..nodes {
@@ -145,7 +145,8 @@ fn led(nodes: usize) -> World {
     world.until(all_know)
 }
 
-/// Term 2 is written while the instance of term 1 stops. The host is then paused until shortly before its lease ends.
+/// Term 2 is written while the instance of term 1 is stopping. The host is then paused until shortly before its lease
+/// ends.
 fn claimed_ahead() -> World {
     let mut world = led(2).with(|left| left.operator += 1).after(Action::Publish(0));
     world = world.until(|world| world.store.record().is_some_and(|record| record.term == 2));
@@ -154,7 +155,7 @@ fn claimed_ahead() -> World {
     world.after(Action::Resume(0))
 }
 
-/// The second node holds the broken lease, and waits for the first node's instance.
+/// The second node holds the lease after it was broken, and waits until the first node's instance must have ended.
 fn settling() -> World {
     let mut world = led(2).with(|left| left.outsider += 1).after(Action::Break);
     world = world.with(|left| left.machine += 1).after(Action::Pause(0));
@@ -167,7 +168,7 @@ fn settling() -> World {
     world.until(is_settling).after(Action::Resume(0))
 }
 
-/// The first node has shut down cleanly, and the second does not know it yet.
+/// The first node has shut down cleanly, but the second node does not know that yet.
 fn released() -> World {
     let mut world = led(2).with(|left| left.machine += 1).after(Action::Pause(1));
     world = world.with(|left| left.operator += 1).after(Action::Shutdown(0));
@@ -175,7 +176,7 @@ fn released() -> World {
     world.until(is_free).after(Action::Resume(1))
 }
 
-/// All nodes run on one machine, and keep notes.
+/// All nodes run on one machine, and each keeps a note of the lease that it holds.
 fn noted(mut world: World) -> World {
     world.keeps_notes = true;
     for (place, node) in world.nodes.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! The parts of the model: nodes with their electors, requests under way, one store, and the faults that are left.
+//! The parts of the model: nodes with their electors, requests in transit, one store, and the faults that may still
+//! occur.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -11,14 +12,15 @@ use baton_election::{
 
 use crate::store::{Instant, Store};
 
-/// D, and also the longest lease of the store, so that a wait for an unknown lease takes one D.
+/// The lease length D. It is also the store's longest lease, so a node that does not know a lease's length waits for
+/// one D.
 pub const LEASE: Duration = Duration::from_secs(60);
 const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), LEASE);
 
 /// The modelled world at one moment.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// Actions since the start. States that differ only in their depth are equal.
+    /// Number of actions since the start. Two states are equal even if they differ in depth.
     pub depth: usize,
     pub world: World,
 }
@@ -45,31 +47,31 @@ impl Hash for State {
 
 #[derive(Clone, Debug, Hash)]
 pub struct World {
-    /// True time. Every node's clock shows it exactly: only the simulation tests clocks that drift.
+    /// The real time. Every node's clock shows exactly this time: inaccurate clocks are tested only in the simulation.
     pub now: Instant,
     pub store: Store,
     pub nodes: Vec<Arc<Node>>,
     pub flights: Vec<Flight>,
-    /// Written records, oldest first.
+    /// The last records written, oldest first.
     pub written: Vec<Record>,
-    /// Messages sent between processes while hints could still arrive, without duplicates.
+    /// Messages between processes, without duplicates. Messages are kept only while hints can still arrive.
     pub told: Vec<Hint>,
     /// The term that each node has announced.
     pub announced: Vec<Term>,
-    /// The highest term that was started.
+    /// The highest term in which an instance was started.
     pub started: Term,
     pub left: Faults,
     /// True if the store detects that a process and its runner are dead.
     pub sees_deaths: bool,
-    /// True if all nodes run on one machine, keep notes of their leases, and so detect each other's death.
+    /// True if all nodes run on one machine and keep notes of their leases. The nodes then detect each other's deaths.
     pub keeps_notes: bool,
     pub broken: Option<&'static str>,
 }
 
-/// The number of faults that may still occur, by cause.
+/// The number of faults that may still occur, by kind.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 pub struct Faults {
-    /// Requests that are late, lost or repeated, or whose answer is lost.
+    /// Requests that arrive late, never or twice, and requests whose answer is lost.
     pub network: u8,
     /// Processes that pause or crash.
     pub machine: u8,
@@ -88,35 +90,35 @@ pub struct Node {
     pub incarnation: u64,
     pub plan: Plan,
     pub process: Option<Process>,
-    /// The remains of the previous process: its incarnation, its instance, and the lease ids that it requested.
+    /// The remains of the previous process: its incarnation, its instance, and the lease ids that it used.
     pub orphan: Option<(u64, Option<Instance>, Vec<LeaseId>)>,
-    /// True if the process ended cleanly, but its announcement is still there.
+    /// True if the process has ended cleanly, but its announcement has not been removed yet.
     pub has_finished: bool,
 }
 
-/// One start of the host on a node.
+/// One run of the host on a node.
 #[derive(Clone, Debug, Hash)]
 pub struct Process {
     pub incarnation: u64,
     pub elector: Elector,
-    /// True while the process is paused. Its instance continues until its deadline.
+    /// True while the process is paused. Its instance keeps running until the deadline.
     pub is_paused: bool,
     pub waiting: Vec<Waiting>,
     pub instance: Option<Instance>,
-    /// True if the last request was for the lease.
+    /// True if the process's last request was for the lease.
     pub is_acquiring: bool,
     /// True if the process has read that the election is suspended.
     pub is_suspended: bool,
-    /// The lease ids that the process has requested.
+    /// The lease ids that the process has used in its requests.
     pub leases: Vec<LeaseId>,
 }
 
-/// A request without an answer so far.
+/// A request that has not been answered yet.
 #[derive(Clone, Debug, Hash)]
 pub struct Waiting {
     pub id: RequestId,
     pub until: Instant,
-    /// The answer, if it came while the process was paused.
+    /// The answer, if it arrived while the process was paused.
     pub answer: Option<Result<Reply, StoreError>>,
 }
 
@@ -126,22 +128,22 @@ pub struct Flight {
     pub incarnation: u64,
     pub id: RequestId,
     pub op: Op,
-    /// True if time may pass before the request arrives. It may also never arrive.
+    /// True if time may pass before the request arrives. The request may also never arrive.
     pub is_late: bool,
-    /// True if the host may withhold the request.
+    /// True if the host may hold back the request.
     pub within_quota: bool,
 }
 
 #[derive(Clone, Debug, Hash)]
 pub struct Instance {
     pub deadline: Time,
-    /// The end of the instance, set once it has ended or was killed. From then on, none of its effects passes the gate.
+    /// Set once the instance has ended or was killed. From then on, none of its effects passes the gate.
     pub end: Option<End>,
     pub has_begun: bool,
     pub is_asked_to_stop: bool,
-    /// True if the instance was killed but is not gone.
+    /// True if the instance was killed, but its process has not exited.
     pub hangs: bool,
-    /// True if the host knows that the system is ending the process.
+    /// True if the host knows that the system is removing the process.
     pub dying: bool,
 }
 
@@ -177,19 +179,19 @@ impl Process {
     }
 }
 
-/// The incarnation of a node's process, as in the record.
+/// The incarnation of a node's process, as the record names it.
 pub fn name(node: usize, incarnation: u64) -> String {
     format!("node-{node}/{incarnation}")
 }
 
-/// The time as an elector reads it. The wall clock is always 0, because no rule depends on it.
+/// The time as an elector reads it. The wall clock is always 0, because no rule that the model checks depends on it.
 pub fn at(now: Instant) -> Now {
     Now { time: Time(now), least: now, wall: Duration::ZERO }
 }
 
-/// Returns an elector's source of numbers. Numbers differ between processes and between draws, so that lease ids are
-/// unique. An elector turns these small numbers into waits of some nanoseconds, so random waits have no effect in the
-/// model.
+/// Returns an elector's source of random numbers. No two processes or draws get the same number, so lease ids are
+/// unique. The numbers are small, and an elector turns them into waits of a few nanoseconds: random waits have no
+/// effect in the model.
 fn numbers(node: usize, incarnation: u64) -> Random {
     let first = ((node as u64) << 20) + (incarnation << 14);
     let next = |state: &mut [u8; 32]| {

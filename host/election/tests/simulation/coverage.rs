@@ -1,5 +1,5 @@
-//! Counts of the cases that occurred in the runs. A test checks that each case occurred: otherwise, a simulation in
-//! which nothing happens would pass.
+//! Counts how often each case occurred in the runs. A test checks that every case occurred. Without this check, a
+//! simulation in which nothing happens would pass.
 
 #[derive(Debug, Default, Clone)]
 pub struct Coverage {

@@ -1,5 +1,5 @@
-//! A host of the simulation: its clock, its process with the elector, and the process's instance. `world/supervisor.rs`
-//! carries the elector's effects out, as a real host's supervisor does.
+//! A host in the simulation: its clock, its process with the elector, and the process's instance. As in a real host,
+//! the supervisor (`world/supervisor.rs`) carries out the elector's effects.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,26 +15,27 @@ use crate::world::Heard;
 /// The shortest and the longest lease of the simulated store.
 pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
-/// A machine, which outlives its processes.
+/// A machine. It outlives the processes that run on it.
 #[derive(Default)]
 pub struct Host {
     pub incarnation: u32,
-    /// The versions that the host should serve.
+    /// The plan that the host was last given.
     pub serves: Plan,
     pub process: Option<Process>,
     /// The remains of the previous process: its runner, and the time at which that runner ends.
     pub orphan: Option<(Process, Instant)>,
-    /// The end of a pause of the process.
+    /// The time at which the pause of the process ends.
     pub frozen_until: Instant,
-    /// The end of a pause of the supervisor.
+    /// The time at which the pause of the supervisor ends.
     pub stopped_until: Instant,
-    /// The time until which the host has reached its leadership quota. Until then, it withholds requests for the lease.
+    /// The time until which the host counts as leading its maximum number of elections. Until then, it holds back
+    /// requests for the lease.
     pub lets_others_ask_until: Instant,
-    /// The end of a pause of the watchdog.
+    /// The time at which the pause of the watchdog ends.
     pub unwatched_until: Instant,
-    /// The slew of one of the clocks in millionths, and the time at which this slew ends.
+    /// The slew of one of the machine's clocks, in millionths, and the time at which this slew ends.
     pub slewed: (i64, Instant),
-    /// The time from a shutdown or the end of the process to the next start.
+    /// The time from a shutdown or an exit of the process to its next start.
     pub down: Duration,
 }
 
@@ -44,14 +45,14 @@ pub struct Process {
     pub heard: Heard,
     pub instance: Option<Instance>,
     pub unanswered: BTreeSet<RequestId>,
-    /// True once an answer has shown the process that the object exists.
+    /// True once an answer from the store has shown that the object exists.
     pub has_read_object: bool,
-    /// The number of recalls, and the number of other requests.
+    /// The number of recalls, and of other requests, so far.
     pub asked: (u64, u64),
     pub announced: Announced,
-    /// The id of the last acquire.
+    /// The lease id in the last acquire.
     pub lease: Option<LeaseId>,
-    /// The ids of all acquires and reclaims.
+    /// The lease ids in all acquires and reclaims.
     pub leases: Vec<LeaseId>,
     pub instances: u64,
     /// The number of scheduled wake-ups. Only the last scheduled wake-up has an effect.
@@ -59,18 +60,18 @@ pub struct Process {
     /// The number of consecutive wake-ups at the same moment.
     pub idle_wakes: u32,
     drift: i64,
-    /// The clocks at the time when one of them last changed its speed.
+    /// The readings of the clocks when one of them last changed its speed.
     shown: Shown,
     jumped: Duration,
 }
 
-/// The clocks of a process at one moment, without the steps of the wall clock.
+/// Readings of a process's clocks at one moment. Steps of the wall clock are not included.
 #[derive(Clone, Copy)]
 struct Shown {
     at: Instant,
     most: Duration,
     least: Duration,
-    /// The slew of one of the clocks in addition to the machine's drift, in millionths.
+    /// The slew of one of the clocks, in millionths. It adds to the machine's drift.
     slew: i64,
 }
 
@@ -87,26 +88,26 @@ pub struct Instance {
     pub version: ModuleVersion,
     pub lease: Option<LeaseId>,
     pub life: Life,
-    /// True if the guest begins at once, but the supervisor does not know yet that it has begun.
+    /// True if the guest begins as soon as the instance starts, but the supervisor has not been notified yet.
     pub begins_at_once: bool,
-    /// The term that had already claimed the state when this instance tried to claim it, if any.
+    /// The term that claimed the state before this instance could, if any.
     pub superseded: Option<Term>,
-    /// The time until which effects pass the gate, as the host's clock shows it.
+    /// Effects pass the gate until this time on the host's clock.
     pub deadline: Time,
-    /// The time, as the host's clock shows it, at which the watchdog ends the host if the instance is not gone by then.
+    /// If the instance is not gone by this time on the host's clock, the watchdog ends the host.
     pub abort_at: Time,
-    /// The time at which the watchdog first noticed a pause that lasted past the deadline.
+    /// The time at which the watchdog first noticed that the host had been paused past the deadline.
     pub woken: Option<Time>,
-    /// The number of checks that the watchdog has planned. Only the last planned check has an effect.
+    /// The number of checks that the watchdog has scheduled. Only the last scheduled check has an effect.
     pub looks: u64,
-    /// True once nothing of the instance is left, even if the supervisor does not know that yet.
+    /// True once the instance is completely gone, even if the supervisor does not know that yet.
     pub is_gone: bool,
-    /// True once a kill or the instance's end has closed its gate.
+    /// True once the gate is closed, because the instance was killed or has ended.
     pub closed: bool,
     pub is_asked_to_stop: bool,
     /// True if the instance has ended or was killed, and will be gone soon.
     pub ending: bool,
-    /// The end of the last pause during which nothing could end the instance.
+    /// The end of the last period during which nothing could end the instance.
     pub was_frozen_until: Instant,
 }
 
@@ -144,14 +145,14 @@ impl Process {
         self.shown.least + self.run(now, self.shown.slew.min(0))
     }
 
-    /// The time by which a clock with the slew `slew` advances from its last change of speed until `now`.
+    /// The time by which a clock with this slew has advanced since the last change of speed.
     fn run(&self, now: Instant, slew: i64) -> Duration {
         let true_nanos = now.saturating_sub(self.shown.at).as_nanos() as i128;
         let nanos = true_nanos * (1_000_000 + i128::from(self.drift + slew)) / 1_000_000;
         Duration::from_nanos(nanos as u64)
     }
 
-    /// The true time at which the host's clock shows `local`.
+    /// The real time at which the host's clock shows `local`.
     pub fn instant(&self, local: Time) -> Instant {
         let nanos = local.0.saturating_sub(self.jumped).saturating_sub(self.shown.most).as_nanos() as i128;
         let speed = 1_000_000 + i128::from(self.drift + self.shown.slew.max(0));
@@ -181,13 +182,12 @@ impl Instance {
         overdue_at(self.deadline, self.abort_at, self.woken)
     }
 
-    /// True if the system is ending the instance, however long that takes.
+    /// True if the system is removing the instance's process, even if that takes very long.
     pub fn is_dying(&self) -> bool {
         self.ending && self.life.dying.is_some()
     }
 
-    /// The longest time, by any clock, that it takes to end the instance or its host, once a thread that can do so is
-    /// running.
+    /// The longest time, on any clock, that a running thread needs to end the instance or its host.
     pub fn ends_within(&self, lease: Duration) -> Duration {
         lease * 15 / 100 + self.life.words
     }
@@ -206,7 +206,7 @@ fn settings(host: usize, incarnation: u32, plan: &HostPlan) -> Settings {
     }
 }
 
-/// The incarnation of a host, as in the record.
+/// The incarnation of a host, as the record names it.
 pub fn name(host: usize, incarnation: u32) -> String {
     format!("node-{host}/{incarnation}")
 }

@@ -1,5 +1,5 @@
-//! Baton's promises, checked from outside the hosts, in true time. `tests/rules.rs` tests the rules that a single host
-//! keeps.
+//! Baton's promises, checked in real time and from outside the hosts. `tests/rules.rs` tests the rules that a single
+//! host keeps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,28 +23,29 @@ pub fn broken(rule: &'static str, what: String) -> Checked {
     Err(Violation { rule, what })
 }
 
-/// The past events on which the checks of the promises depend.
+/// The past events that are needed to check the promises.
 #[derive(Default)]
 pub struct History {
-    /// The terms that each process wrote under the lease. The value is the number of deletions of the object before the
-    /// write.
+    /// The terms that each process wrote under the lease. The value says how often the object had been deleted before
+    /// that write.
     written: BTreeMap<(usize, u32, Term), u32>,
     /// The number of times that the object was deleted.
     deletions: u32,
-    /// The highest term that was started. Each later start must have a higher term.
+    /// The highest term that was started. Every later start must use a higher term.
     floor: Term,
-    /// Lease ids whose release was sent.
+    /// Lease ids for which a release has been sent.
     released: BTreeSet<u128>,
-    /// The wait before the first poll of the last started process.
+    /// The time from the start of the last started process to its first poll.
     first_poll: Option<Time>,
-    /// The number of processes whose first wait equaled that of the process started just before.
+    /// The number of processes whose wait before the first poll was exactly as long as that of the process started just
+    /// before.
     together: u32,
-    /// The earliest time at which a lease can end, by lease id.
+    /// The earliest time at which each lease can end, by lease id.
     kept_until: BTreeMap<u128, Instant>,
     pub receiver: Receiver,
 }
 
-/// The properties of an instance on which the checks of the promises depend.
+/// The properties of an instance that are needed to check the promises.
 #[derive(Debug, Clone, Copy)]
 pub struct Running {
     pub host: usize,
@@ -52,8 +53,7 @@ pub struct Running {
     pub lease: Option<LeaseId>,
     /// True if the instance's gate would let an effect pass now.
     pub passes: bool,
-    /// True if the instance's process is paused, or was paused so recently that it has not had enough time to end the
-    /// instance.
+    /// True if nothing has been able to end the instance: its process is paused, or resumed only recently.
     pub blind: bool,
 }
 
@@ -67,7 +67,7 @@ impl History {
         }
     }
 
-    /// Checks that each instance is gone before the store could grant its lease to another holder.
+    /// Checks that each instance is gone before the store can grant its lease to another holder.
     pub fn gone_in_time(&self, now: Instant, running: &[Running]) -> Checked {
         for one in running.iter().filter(|one| !one.blind) {
             let end = one.lease.and_then(|id| self.kept_until.get(&id.as_u128()));
@@ -78,7 +78,7 @@ impl History {
         Ok(())
     }
 
-    /// Checks a start: its term was written and is higher than all earlier ones, and no other instance is left.
+    /// Checks a start: the term was written, it is higher than every term started before, and no other instance exists.
     pub fn start(&mut self, host: usize, incarnation: u32, term: Term, running: &[Running]) -> Checked {
         let Some(written_after) = self.written.get(&(host, incarnation, term)) else {
             return broken("terms_only_rise", format!("term {term} was not written before its start"));
@@ -86,7 +86,7 @@ impl History {
         if *written_after == self.deletions && term <= self.floor {
             return broken("terms_only_rise", format!("term {term} starts after term {}", self.floor));
         }
-        // Once an object is deleted, nobody can know the terms that were written to it.
+        // Terms that were written to an object before its deletion do not count: no node can know them any more.
         if *written_after == self.deletions {
             self.floor = term;
         }
@@ -96,37 +96,37 @@ impl History {
         Ok(())
     }
 
-    /// Returns an effect that an instance has just sent through its gate. If its term was written to an object that is
-    /// now deleted, other holders cannot know the term, so the effect is not checked.
+    /// Returns an effect that an instance has just sent through its gate. If the object to which the instance's term
+    /// was written has been deleted, returns nothing: other holders cannot know the term, so the effect is not checked.
     pub fn sends(&self, term: Term, by: Key) -> Option<Sent> {
         let (host, incarnation, _) = by;
         let is_known = self.written.get(&(host, incarnation, term)) == Some(&self.deletions);
         is_known.then(|| self.receiver.on_its_way(term, by))
     }
 
-    /// Checks that processes that start together do not make their first poll at the same moment.
+    /// Checks that processes that start together spread their first polls.
     pub fn first_polls_are_spread(&mut self, first_poll: Time) -> Checked {
         self.together += u32::from(self.first_poll.replace(first_poll) == Some(first_poll));
-        // One coincidence may be chance, although its probability is only one in a billion.
+        // A single coincidence may be chance, although its probability is only one in a billion.
         if self.together > 1 {
             return broken("first_polls_are_spread", format!("some in a row poll {first_poll:?} after their start"));
         }
         Ok(())
     }
 
-    /// The highest term that was started and that a host can still know.
+    /// The highest term that was started and that hosts can still know.
     pub fn floor(&self) -> Term {
         self.floor
     }
 
-    /// Notes that the object was deleted. A term that no living host has seen is then unknown. This is the price of a
-    /// deletion, and the only way in which a term can be served twice.
+    /// Records that the object was deleted. Terms that no running host has seen are then unknown. Only such a deletion
+    /// can make a term start twice.
     pub fn deleted(&mut self, lowest_seen: Term) {
         self.set_back(lowest_seen);
         self.deletions += 1;
     }
 
-    /// Notes that an older record was written again. A host that knows no later term continues from the term of that
+    /// Records that an older record was written back. A host that knows no later term continues from the term in that
     /// record.
     pub fn set_back(&mut self, term: Term) {
         self.floor = self.floor.min(term);

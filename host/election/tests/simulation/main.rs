@@ -33,7 +33,7 @@ use invariants::Violation;
 use plan::Plan;
 use world::World;
 
-/// The seeds of a normal test run. The rarest case of [`coverage`] occurs 20 times in these runs.
+/// The seeds of a normal test run. Even the rarest case of [`coverage`] occurs 20 times with these seeds.
 const FIXED: Range<u64> = 0..2_000;
 
 #[test]
@@ -67,11 +67,11 @@ fn every_promise_holds_in_every_run() {
     let Found { runs, failures, coverage } = all.into_inner().unwrap();
     say(&format!("{runs} runs in {:.0} s:\n{}", began.elapsed().as_secs_f64(), coverage.lines()));
     assert!(failures.is_empty(), "\n{}", failures.into_values().collect::<String>());
-    // A search that runs fewer seeds than a normal test run may miss a case.
+    // With fewer seeds than in a normal test run, some cases may be missing.
     assert!(runs < FIXED.end || coverage.missing().is_empty(), "never met: {:?}", coverage.missing());
 }
 
-/// The results of all runs.
+/// The results of all runs together.
 #[derive(Default)]
 struct Found {
     runs: u64,
@@ -90,12 +90,12 @@ impl Found {
     }
 }
 
-/// A seed that no earlier run has used: the wall clock in nanoseconds.
+/// A seed that no earlier run has used: the current time in nanoseconds.
 fn fresh_seed() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
 }
 
-/// Writes to stdout directly, because the test harness captures the output of `println!`.
+/// Writes to stdout directly: the test harness captures the output of `println!`.
 fn say(what: &str) {
     let _nobody_listens = writeln!(std::io::stdout(), "{what}");
 }

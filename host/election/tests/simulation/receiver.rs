@@ -1,5 +1,5 @@
-//! The outside receiver of the instances' effects. It refuses an effect whose term is lower than one that it has
-//! already seen. It has no other way to recognize a late effect.
+//! The receiver of the instances' effects, outside of Baton. It refuses an effect whose term is lower than one that it
+//! has already seen. This is its only way to recognize an effect that arrives late.
 
 use baton_election::Term;
 
@@ -8,13 +8,13 @@ use crate::plan::Key;
 
 #[derive(Default)]
 pub struct Receiver {
-    /// The highest term seen, and its instance.
+    /// The highest term seen, and the instance that sent it.
     highest: Option<(Term, Key)>,
-    /// The number of times that terms started again from a lower number.
+    /// The number of times that the terms were reset to a lower number.
     restarts: u32,
 }
 
-/// An effect on its way to the receiver.
+/// An effect in transit to the receiver.
 #[derive(Debug, Clone, Copy)]
 pub struct Sent {
     term: Term,
@@ -28,13 +28,13 @@ impl Receiver {
         Sent { term, by, restarts: self.restarts }
     }
 
-    /// Forgets all terms, because the hosts may have forgotten them, too. Effects that were sent earlier are not
+    /// Forgets all terms, because the hosts may have lost them as well. Effects that are already in transit are not
     /// checked.
     pub fn begins_anew(&mut self) {
         *self = Self { highest: None, restarts: self.restarts + 1 };
     }
 
-    /// Takes an effect. Returns true if it is refused.
+    /// Receives an effect. Returns true if the receiver refuses it.
     pub fn takes(&mut self, sent: Sent) -> Result<bool, crate::invariants::Violation> {
         if sent.restarts != self.restarts {
             return Ok(false);
@@ -49,7 +49,7 @@ impl Receiver {
         Ok(false)
     }
 
-    /// Takes an effect that arrives at once, from an instance whose gate is open.
+    /// Receives an effect that takes no time to arrive, from an instance whose gate is open.
     pub fn takes_at_once(&mut self, sent: Sent) -> Checked {
         if self.takes(sent)? {
             return broken("terms_only_rise", format!("{sent:?} is refused, after {:?}", self.highest));

@@ -1,5 +1,5 @@
-//! Replays: plans as text, with one line for each deviation from a run without faults. A failing run is shrunk and
-//! written as a replay. People can read and edit a replay, and it stays valid when the generator of plans changes.
+//! Replays: plans as text, with one line for each difference from a run without faults. A failing run is shrunk and
+//! saved as a replay. People can read and edit a replay, and it stays valid when the plan generator changes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -16,7 +16,7 @@ use crate::plan::{
 };
 use crate::world::World;
 
-/// Shrinks a failing run and writes it to a file in `folder`. Returns instructions for repeating the run.
+/// Shrinks a failing run, and writes it to a file in `folder`. Returns instructions for repeating the run.
 pub fn keep(folder: &Path, seed: u64, world: &World, violation: &Violation) -> String {
     let mut plan = Plan::from_seed(seed);
     plan.details = Details::Written { fates: world.fates.clone(), lives: world.lives.clone() };
@@ -33,7 +33,7 @@ pub fn keep(folder: &Path, seed: u64, world: &World, violation: &Violation) -> S
     )
 }
 
-/// Writes a plan with all of its small decisions.
+/// Writes a plan as text, with all of its small decisions.
 pub fn write(plan: &Plan) -> String {
     let mut text = format!("seed {}\nheal {}\n", plan.seed, length(plan.heal_at));
     if !plan.has_state {
@@ -119,7 +119,7 @@ pub fn read(text: &str) -> Result<Plan, String> {
     Ok(plan)
 }
 
-/// Removes from the plan all parts that are not needed to break the same rule.
+/// Removes everything from the plan that is not needed to break the same rule.
 pub fn shrink(mut plan: Plan, violation: &Violation) -> Plan {
     let fails = |plan: &Plan| World::new(plan.clone()).run().is_err_and(|found| found.rule == violation.rule);
     let mut chunk = 64;
@@ -270,7 +270,7 @@ impl Words<'_> {
         if word == label { value(self) } else { Err(format!("`{word}` stands where `{label}` should")) }
     }
 
-    /// Reads a part that may be missing at the end of a line.
+    /// Reads a value that may be missing at the end of a line.
     fn optional<T>(
         &mut self,
         label: &str,

@@ -1,4 +1,4 @@
-//! Randomness without a dependency: splitmix64, both as a stream of numbers and as a hash of the subject of a decision.
+//! Random numbers without a dependency: splitmix64, both as a stream of numbers and as a hash function for decisions.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use baton_election::Random;
 pub struct Rng(u64);
 
 impl Rng {
-    /// The stream for a decision. The same parts always give the same stream, so the order of decisions does not
-    /// matter.
+    /// The stream for one decision. The same parts always give the same stream, so the order in which decisions are
+    /// made does not matter.
     pub fn about(parts: &[u64]) -> Self {
         let mut rng = Rng(0);
         for part in parts {
@@ -20,7 +20,7 @@ impl Rng {
         rng
     }
 
-    /// The rest of the stream, as an elector's source of numbers.
+    /// Continues the stream as an elector's source of random numbers.
     pub fn for_elector(&self) -> Random {
         let mut state = [0; 32];
         state[..8].copy_from_slice(&self.0.to_le_bytes());
@@ -52,7 +52,7 @@ impl Rng {
         self.below(1000) < cases
     }
 
-    /// A length from `from` to `to`, in whole milliseconds, which keeps replays readable.
+    /// A length from `from` to `to`. It is a whole number of milliseconds, so that replays stay readable.
     pub fn between(&mut self, from: Duration, to: Duration) -> Duration {
         let (from, to) = (from.as_millis() as u64, to.as_millis() as u64);
         Duration::from_millis(from + self.below(to.saturating_sub(from) + 1))

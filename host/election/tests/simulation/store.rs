@@ -1,22 +1,23 @@
-//! The lease store of the simulation: one object, true time, and leases with Azure's semantics.
+//! The simulated store: one object with a lease, in real time, with Azure's semantics.
 //!
-//! - An acquire carries the object's version. If it is repeated with the holder's id, it succeeds. With another id, it
-//!   is refused while the lease is held or breaking.
+//! - An acquire contains the object's version. If the holder repeats it with the same id, it succeeds. With another id,
+//!   it is refused while the lease is held or breaking.
 //! - A renewal after the expiry succeeds as long as nobody has written the object or acquired the lease.
-//! - Lease calls leave the version unchanged. Each write changes it, and no version occurs twice.
-//! - A write needs the lease's id, a valid lease (a breaking lease is still valid) and the version.
-//! - A release frees the lease at once, in any state under its id.
+//! - Lease requests leave the version unchanged. Each write changes the version, and no version occurs twice.
+//! - A write needs the lease's id, a valid lease (a breaking lease is still valid) and the current version.
+//! - A release with the lease's id frees the lease immediately, whatever its state.
 //! - The world may act as a witness of deaths. A lease counts as abandoned only if its dead holder has written a record
-//!   under it. Even a record that only notes a wait is enough.
-//! - Instead of a witness, all hosts may run on one machine and keep notes, from which they conclude that a lease is
-//!   reclaimable. Only one host at a time can reclaim a lease: the others must wait until it has written its term.
+//!   under it, even one that only says that the holder is waiting.
+//! - Instead of a witness, all hosts may run on one machine and keep notes. From the notes, a host concludes that a
+//!   lease is reclaimable. Only one host at a time can reclaim a lease: the others must wait until that host has
+//!   written its term.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use baton_election::{LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreError, Version};
 
-/// The true time since the start of the run. No host knows it.
+/// Real time since the start of the run. No host knows this time.
 pub type Instant = Duration;
 
 #[derive(Clone, Debug, Default, Hash)]
@@ -28,11 +29,11 @@ pub struct Store {
     versions: u64,
 }
 
-/// The notes of a machine's hosts about the lease. Incarnations have the same names as in the record.
+/// The notes that the hosts of one machine keep about the lease. Incarnations are named as in the record.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Notes {
-    /// The ids under which an incarnation may hold the lease, and the ids of a host that reclaims the lease from it.
-    /// The newest id is last.
+    /// The ids under which an incarnation may hold the lease, including ids of a host that is reclaiming the lease from
+    /// it. The newest id is last.
     pub ids: BTreeMap<String, Vec<LeaseId>>,
     /// Incarnations known to be dead.
     pub gone: BTreeSet<String>,
@@ -41,7 +42,7 @@ pub struct Notes {
 }
 
 impl Notes {
-    /// The state of a held lease with that record, from the point of view of `reader`.
+    /// The state of a held lease with this record, as `reader` sees it.
     pub fn judged(&self, record: Option<&Record>, reader: &str) -> LeaseState {
         let noted = record.and_then(|record| Some((&record.incarnation, *self.ids.get(&record.incarnation)?.last()?)));
         match noted {
@@ -56,7 +57,8 @@ impl Notes {
         }
     }
 
-    /// Takes the note whose newest id is `from` for `by`, and adds `id`. Returns false if another host has taken it.
+    /// Takes the note with the newest id `from` on behalf of `by`, and adds `id` to it. Returns false if another host
+    /// has taken the note.
     pub fn take(&mut self, from: LeaseId, id: LeaseId, record: Option<&Record>, by: &str) -> bool {
         let is_noted = |of: &String| self.ids.get(of).is_some_and(|ids| ids.last() == Some(&id));
         if self.taken.as_ref().is_some_and(|(of, taker)| taker == by && is_noted(of)) {
@@ -71,12 +73,12 @@ impl Notes {
         is_free
     }
 
-    /// True if one note contains both ids. A host that knows one of the two ids then also tries the other one.
+    /// True if one note contains both ids. A host that tries one of the two ids then also tries the other.
     fn are_of_one(&self, one: LeaseId, other: LeaseId) -> bool {
         self.ids.values().any(|ids| ids.contains(&one) && ids.contains(&other))
     }
 
-    /// Makes the note that `by` has taken available again, because `by` is dead.
+    /// Returns the note that `by` had taken, because `by` is dead. Another host may then take the note.
     pub fn give_back(&mut self, by: &str) {
         self.taken.take_if(|(_, taker)| taker == by);
     }
@@ -93,12 +95,12 @@ impl Notes {
 pub struct Object {
     pub version: u64,
     pub record: Option<Record>,
-    /// The lease id under which the record was written.
+    /// The id of the lease under which the record was written.
     pub under: Option<LeaseId>,
     pub lease: Lease,
 }
 
-/// The lease. An expired lease is a held one whose end has passed.
+/// The lease. There is no separate state for an expired lease: it is a held lease whose end has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Lease {
     Free,
@@ -153,7 +155,7 @@ impl Store {
         self.object.as_ref()?.record.as_ref()
     }
 
-    /// The end of the lease, if it has one.
+    /// The time at which the lease ends, if it has an end.
     pub fn lease_end(&self) -> Option<Instant> {
         match self.object.as_ref()?.lease {
             Lease::Held { until, .. } => Some(until),
@@ -173,8 +175,8 @@ impl Store {
         Ok(Reply::Version(version(self.versions)))
     }
 
-    /// Writes the record if nobody holds the lease, and frees a broken or expired lease. Returns true if the record was
-    /// written.
+    /// Writes the record if nobody holds the lease. This frees a broken or expired lease. Returns true if the record
+    /// was written.
     pub fn rewrite(&mut self, now: Instant, record: Record) -> bool {
         self.settle(now);
         let Some(object) = &mut self.object else { return false };
@@ -202,8 +204,8 @@ impl Store {
         };
     }
 
-    /// Acquires the lease for an outside client, if possible. If `length` is `None`, the lease does not expire. Returns
-    /// true if the client now holds the lease.
+    /// Acquires the lease for an outside client, if possible. A `length` of `None` means that the lease never expires.
+    /// Returns true if the client now holds the lease.
     pub fn take_outside(&mut self, now: Instant, id: LeaseId, length: Option<Duration>) -> bool {
         let Some(object) = &mut self.object else { return false };
         let is_free = match object.lease {
@@ -308,7 +310,7 @@ impl Store {
         }
     }
 
-    /// Completes a break whose period has passed.
+    /// Completes a break if its period has passed.
     fn settle(&mut self, now: Instant) {
         if let Some(object) = &mut self.object
             && let Lease::Breaking { id, until } = object.lease

@@ -1,4 +1,4 @@
-//! Edits on a store that loses requests and responses.
+//! Tests of edits to a list, in a store that loses requests and responses.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
@@ -27,7 +27,7 @@ fn empty_store() -> MemoryStore {
     MemoryStore::new(Arc::new(|| Duration::ZERO))
 }
 
-/// A store with an empty list, whose serials count from 0.
+/// Returns a store with an empty list. Serials in this list count from 0.
 fn store() -> MemoryStore {
     let store = empty_store();
     store.write_control(&job(), None, VersionList::default().encode()).now_or_never().unwrap().unwrap();
@@ -83,7 +83,7 @@ async fn edit_is_made_once_when_request_or_response_is_lost() {
         assert_eq!(push(&store, "a").await, Ok(Pushed::Current), "{fault:?}");
         push(&store, "b").await.unwrap();
         store.fail_next(fault);
-        // If the edit repeated the rollback, it would restore the original version.
+        // A second rollback would restore the original version, so the edit must not repeat it.
         assert_eq!(rollback(&store).await, Ok(RolledBack::To(Digest::of(b"a"))), "{fault:?}");
         holds(&store, &["b", "a"], 3).await;
     }
@@ -119,7 +119,7 @@ async fn edit_with_a_lost_response_is_found_below_later_edits() {
         calls += 1;
         Ok::<_, Failed>(control.rollback(None)?)
     });
-    // The edit does not yield between its start and the loss of its response, so the push happens after this loss.
+    // The edit does not yield before its response is lost, so the push runs after that.
     let (edited, other) = tokio::join!(edited, push(&store, "c"));
     assert_eq!((edited, other), (Ok(RolledBack::To(Digest::of(b"a"))), Ok(Pushed::Current)));
     assert_eq!(calls, 1);
@@ -137,8 +137,8 @@ async fn request_that_arrives_late_does_not_count_twice() {
     assert!(matches!(late.as_slice(), [Ok(_)]), "{late:?}");
     holds(&store, &["b", "a"], 3).await;
 
-    // This time, the first request arrives only after the next attempt has changed the object's version. So the late
-    // request conflicts.
+    // This time, the first request arrives after the next attempt, which has already changed the object's version. The
+    // first request therefore conflicts.
     store.fail_next(Fault::Hold);
     assert_eq!(rollback(&store).await, Ok(RolledBack::To(Digest::of(b"b"))));
     assert_eq!(store.deliver_writes(), [Err(StoreError::Conflict)]);

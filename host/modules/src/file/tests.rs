@@ -1,4 +1,4 @@
-//! Tests of a watched file that is replaced in all common ways.
+//! Tests that replace a watched file in all the usual ways.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
@@ -16,7 +16,8 @@ use super::*;
 
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// Time without an event after which a test concludes that there will be none. An event takes a fraction of this time.
+/// If nothing happens for this long, a test concludes that nothing will happen. Events take only a fraction of this
+/// time.
 const A_WHILE: Duration = Duration::from_millis(700);
 
 /// A component that contains nothing but a custom section with this text.
@@ -33,12 +34,12 @@ fn source(path: &Path) -> FileSource {
     FileSource::new(path.to_owned())
 }
 
-/// A source that checks the files only after a hint from inotify.
+/// A source that checks its files only after inotify has reported a change.
 fn hinted(path: &Path) -> FileSource {
     FileSource { pace: WatchIntervals { poll: NEVER, ..PACE }, ..source(path) }
 }
 
-/// A source that waits forever for a half-written file.
+/// A source that waits forever until a half-written file is complete.
 fn patient(path: &Path) -> FileSource {
     FileSource { pace: WatchIntervals { patience: NEVER, ..PACE }, ..source(path) }
 }
@@ -56,14 +57,14 @@ async fn says_nothing(source: &mut FileSource) {
     assert!(said.is_err(), "{said:?}");
 }
 
-/// Returns the offer that follows a change. Makes the change only while the source waits: an earlier change would be
-/// found without a hint.
+/// Makes a change, and returns the offer that follows. Waits until the source is idle before it makes the change:
+/// otherwise, the source might find the change without inotify.
 async fn offered_upon(source: &mut FileSource, change: impl FnOnce()) -> Vec<u8> {
     let mut patience = Patience::default();
     loop {
         let early = tokio::time::timeout(PACE.settle, source.next()).await;
         assert!(early.is_err(), "{early:?}");
-        // A source with a watch must wait for a long time; a source without one may check soon.
+        // A source with a watch must be idle for a long time now. A source without a watch may check its files soon.
         let rests = if source.watch.is_some() { NEVER / 2 } else { Duration::ZERO };
         if source.looks_at.is_some_and(|at| at > Instant::now() + rests) {
             break;
@@ -80,7 +81,7 @@ fn folder() -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Replaces the file like `mv`, by renaming another file in the folder.
+/// Replaces the file as `mv` does: renames another file in the folder to its name.
 fn replace(path: &Path, bytes: &[u8]) {
     let aside = path.with_extension("new");
     fs::write(&aside, bytes).unwrap();
@@ -92,7 +93,7 @@ async fn first_offer_is_the_file_or_the_reason_why_not() {
     let (_folder, path) = folder();
     fs::write(&path, component("one")).unwrap();
     assert_eq!(offered(&mut source(&path)).await, component("one"));
-    // The source does not check a module's content. The preparation does that later.
+    // The source does not check the content of a module. That happens later, when the module is prepared.
     fs::write(&path, "text").unwrap();
     assert_eq!(offered(&mut patient(&path)).await, b"text");
 
@@ -153,13 +154,13 @@ async fn file_overwritten_in_place_is_offered_once_complete() {
     next(&mut source).await.unwrap();
     let new = component("a longer one");
     let mut file = OpenOptions::new().write(true).truncate(true).open(&path).unwrap();
-    // The file is first empty, then ends within the preamble, and then within a section. Each state lasts longer than
-    // the settling time.
+    // At first the file is empty. Then it ends within the preamble, and then within a section. Each of these states
+    // lasts longer than the settling time.
     for part in [&new[..0], &new[..6], &new[6..15]] {
         file.write_all(part).unwrap();
         says_nothing(&mut source).await;
     }
-    // The writer has not closed the file yet.
+    // The file is complete, although its writer has not closed it yet.
     file.write_all(&new[15..]).unwrap();
     assert_eq!(offered(&mut source).await, new);
 }
@@ -189,7 +190,8 @@ async fn file_that_stays_incomplete_is_offered_eventually() {
 
 #[tokio::test]
 async fn file_is_offered_when_its_link_is_flipped() {
-    // Kubernetes updates a ConfigMap this way: the file is a link through `..data`, which is switched to a new folder.
+    // Kubernetes updates a ConfigMap in this way. The file is a link that leads through another link, `..data`. To
+    // update the file, Kubernetes makes `..data` point to a new folder.
     let (folder, path) = folder();
     let flip = |version: &str| {
         let data = folder.path().join(format!("..{version}"));
@@ -215,7 +217,7 @@ async fn file_is_offered_when_its_link_is_flipped() {
 
 #[tokio::test]
 async fn file_is_offered_when_a_link_on_its_path_is_flipped() {
-    // Deployments that keep several releases do this: `current` is a link to one of them.
+    // Deployments that keep several releases use such a path: `current` is a link to one of the releases.
     let folder = tempfile::tempdir().unwrap();
     let flip = |version: &str| {
         fs::create_dir_all(folder.path().join("releases").join(version).join("bin")).unwrap();
@@ -243,7 +245,7 @@ async fn vanished_file_is_reported_once_and_offered_when_back() {
     says_nothing(&mut source).await;
     fs::write(&path, component("new")).unwrap();
     assert_eq!(offered(&mut source).await, component("new"));
-    // After an error, unchanged content is offered again.
+    // After an error, the source offers the content again, even if it is unchanged.
     let aside = path.with_extension("aside");
     fs::rename(&path, &aside).unwrap();
     assert_eq!(next(&mut source).await, Err(error));
@@ -278,7 +280,7 @@ async fn file_is_offered_when_its_folder_is_replaced() {
     fs::create_dir(&there).unwrap();
     fs::write(&path, component("new")).unwrap();
     assert_eq!(offered(&mut source).await, component("new"));
-    // The new folder is watched like the old one.
+    // The source watches the new folder in the same way as the old one.
     source.pace.poll = NEVER;
     let newer = offered_upon(&mut source, || replace(&path, &component("newer"))).await;
     assert_eq!(newer, component("newer"));
@@ -310,7 +312,7 @@ async fn file_is_offered_when_its_missing_folder_returns() {
     fs::create_dir(&there).unwrap();
     fs::write(&path, component("new")).unwrap();
     assert_eq!(offered(&mut source).await, component("new"));
-    // The file comes back unchanged, including all its timestamps.
+    // The file is moved away and back. Its content and all its timestamps are unchanged.
     let aside = folder.path().join("aside");
     fs::rename(&there, &aside).unwrap();
     next(&mut source).await.unwrap_err();
@@ -381,7 +383,7 @@ async fn change_is_not_lost_when_next_is_dropped() {
     let mut source = hinted(&path);
     next(&mut source).await.unwrap();
     replace(&path, &component("new"));
-    // Each single wait is too short for the file to settle.
+    // Each call is canceled before the file has settled, but all calls together are long enough.
     let mut patience = Patience::default();
     let offer = loop {
         if let Ok(offer) = tokio::time::timeout(PACE.settle / 2, source.next()).await {

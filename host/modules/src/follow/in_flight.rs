@@ -1,11 +1,11 @@
-//! Work in progress, concurrent with other work of the same task.
+//! Work that runs concurrently with other work in the same task.
 
 use std::future::pending;
 
 use futures::future::BoxFuture;
 
-/// A piece of work, if any. It makes progress only while [`InFlight::done`] is awaited, and is canceled when this value
-/// is dropped.
+/// The work in progress, if any. It makes progress only while [`InFlight::done`] is awaited, and is canceled when this
+/// value is dropped.
 pub(super) struct InFlight<T>(Option<BoxFuture<'static, T>>);
 
 impl<T> InFlight<T> {

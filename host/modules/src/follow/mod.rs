@@ -1,8 +1,9 @@
 //! Follows one coordinator's source, on the leader and on standbys alike. Fetches, verifies, compiles and links the
-//! version that the source names ahead of time, so that a takeover is fast. Records verdicts for all nodes.
+//! version that the source names. This happens ahead of time, so that a takeover is fast. Records verdicts for all
+//! nodes.
 //!
 //! A follower makes no decisions about leases or instances. It gives its node's supervisor a [`Supply`], and receives
-//! [`Judgement`]s until the last sender is dropped. Versions that are ready stay ready, whatever fails.
+//! [`Judgement`]s until the last sender is dropped. A version that is ready stays ready, no matter what fails later.
 
 mod in_flight;
 mod offer_history;
@@ -33,18 +34,18 @@ use reporter::Reporter;
 
 pub use report::{FollowerReport, FollowerReportSink};
 
-/// Timeout for fetching a module. It allows for a slow connection.
+/// Timeout for fetching a module. Long enough for a slow connection.
 const FETCH: Duration = Duration::from_secs(600);
 /// Timeout for reading the control object.
 const READ: Duration = Duration::from_secs(4);
-/// Half the wait after the first failed read. The wait doubles with each further failure.
+/// Half of the wait after the first failed read. The wait doubles with each further failure.
 const RETRY: Duration = Duration::from_millis(250);
 /// Timeout for store requests at shutdown.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Parameters of a [`Follower`].
 pub struct FollowerConfig {
-    /// The election whose modules to follow.
+    /// The election whose modules the follower prepares.
     pub election: ElectionName,
     /// This node's id, for verdicts.
     pub node: String,
@@ -52,12 +53,12 @@ pub struct FollowerConfig {
     pub name: String,
     /// The source of modules. `None` if modules are pushed into the store.
     pub source: Option<Box<dyn Source>>,
-    /// Store of the control object. Do not use this handle for urgent requests: they might wait while a large module is
-    /// transferred.
+    /// Store that contains the control object. Do not use this handle for urgent requests, because they may have to
+    /// wait while a large module is transferred.
     pub store: Arc<dyn ObjectStore>,
     /// Prepares the modules.
     pub preparer: Arc<dyn Prepare>,
-    /// Exchanges hints about the control object with other nodes, and determines how often the object is read.
+    /// Exchanges hints about the control object with other nodes, and decides how often the object is read.
     pub notifier: ChangeNotifier,
     /// Receives reports about the modules.
     pub reports: Arc<dyn FollowerReportSink>,
@@ -89,7 +90,7 @@ pub struct Pace {
     pub poll: (Duration, Duration),
     /// Maximum wait after repeated failures of the store.
     pub outage: Duration,
-    /// Initial and maximum wait before a refused module is tried again.
+    /// Initial and maximum wait before the follower retries a refused module.
     pub refused: (Duration, Duration),
 }
 
@@ -123,14 +124,14 @@ pub enum LoadError {
 pub struct Follower {
     config: FollowerConfig,
     supply: watch::Sender<Supply>,
-    /// The modules that could start immediately.
+    /// The modules that this node could start immediately.
     holds: watch::Sender<Vec<Digest>>,
     judgements: mpsc::UnboundedReceiver<Judgement>,
-    /// Content of the control object at the last read, with the verdicts that this node has written since.
+    /// Content of the control object at the last read, plus the verdicts that this node has written since.
     control: VersionList,
     version: Option<Version>,
     /// True once the control object has been read. Also set after failed reads if the modules do not come from the
-    /// store, so that these modules do not wait for the store.
+    /// store, because such modules should not have to wait for the store.
     has_read: bool,
     offers: OfferHistory,
     candidates: Vec<CandidateVersion>,
@@ -180,7 +181,7 @@ impl Follower {
         (follower, supplied, judge)
     }
 
-    /// Returns the modules that the node could start immediately, now and later.
+    /// Returns a receiver for the modules that the node could start immediately.
     #[must_use]
     pub fn holds(&self) -> watch::Receiver<Vec<Digest>> {
         self.holds.subscribe()
@@ -237,7 +238,7 @@ impl Follower {
                 (digest, offer) = self.hashing.done() => self.offers.add(digest, offer),
                 offer = next_offer => self.offer(offer),
                 // Do not act on hints while the store is failing or a read is in progress. A hint that arrives during a
-                // read is handled after the read, because it may be newer than the response.
+                // read is handled afterwards, because the response may be older than the hint.
                 at = self.notifier.reason(self.read_began), if self.failed_reads == 0 && self.reading.is_idle() => {
                     self.read_at = self.read_at.min(at);
                 }
@@ -368,7 +369,7 @@ impl Follower {
         let serial = judgement.version.serial;
         let is_published = self.config.source.is_none();
         if let Verdict::Rejected { .. } = judgement.verdict {
-            // The supervisor reports this rejection itself, so suppress the follower's report.
+            // The supervisor reports this rejection, so the follower must not report it again.
             self.reporter.is_told_of((digest, if is_published { serial } else { 0 }));
         } else if !is_published {
             self.offers.prove(digest, serial);
@@ -378,8 +379,8 @@ impl Follower {
         self.recorder.add(Judged::now(judgement, unpushed, &self.config.node));
     }
 
-    /// Handles a verdict that has been written to the store. Earlier reads are now outdated, and a read in progress
-    /// may be outdated, too.
+    /// Handles a verdict that has been written to the store. Earlier reads are now outdated, and so may be a read in
+    /// progress.
     fn recorded(&mut self, judged: &Judged) {
         judged.apply(&mut self.control);
         self.notifier.found();
@@ -393,9 +394,10 @@ impl Follower {
             Ok(reading) => reading,
             Err(error) => {
                 self.failed_reads += 1;
-                // A single failure is not a problem yet: the store may be new or briefly busy.
+                // Do not report a single failure: the store may be new or briefly busy.
                 let is_trouble = self.failed_reads > 1;
-                // A module that does not come from the store need not wait for rejections that cannot be read.
+                // A module that does not come from the store should not wait until the rejections in the store can be
+                // read.
                 self.has_read |=
                     self.config.source.is_some() && (is_trouble || matches!(error, StoreError::Misconfigured(_)));
                 self.read_at = now + doubled((RETRY, self.config.pace.outage), self.failed_reads);
@@ -420,7 +422,7 @@ impl Follower {
                 self.reporter.control_is_wrong(error.to_owned());
             }
             Reading::Found(version, content) => {
-                // If this was this node's first read, do not notify the other nodes: they already know this version.
+                // Do not notify the other nodes after this node's first read: they already know this version.
                 self.version = Some(version);
                 if had_read {
                     self.notifier.found();
@@ -458,9 +460,9 @@ impl Follower {
         }
     }
 
-    /// Writes the remaining verdicts, which no other node would write.
+    /// Writes this node's remaining verdicts, because no other node would write them.
     async fn finish(self) {
-        // These verdicts are useful, but not worth waiting for a store that does not respond.
+        // These verdicts are useful, but not important enough to wait for a store that does not respond.
         let _ = timeout(LAST_WORDS, self.recorder.finish()).await;
     }
 }
@@ -506,7 +508,7 @@ async fn hash(offer: Offer) -> (Digest, Offer) {
     let bytes = offer.bytes.clone();
     match tokio::task::spawn_blocking(move || Digest::of(&bytes)).await {
         Ok(digest) => (digest, offer),
-        // The runtime is shutting down, and drops this task, too.
+        // The runtime is shutting down, and will drop this task.
         Err(_) => std::future::pending().await,
     }
 }

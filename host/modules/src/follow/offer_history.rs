@@ -1,4 +1,4 @@
-//! The offers that this process received from a file or a registry. Their serials are valid only in this process.
+//! The offers that this process has received from a file or a registry. Their serials are valid only in this process.
 
 use super::ready::{CandidateVersion, ReadyVersions};
 use crate::{ListedVersion, Offer, VersionList};
@@ -19,8 +19,8 @@ struct Version {
 }
 
 impl OfferHistory {
-    /// Adds an offer. If the newest version is offered again before it is ready, it counts as new: it may have been
-    /// signed since.
+    /// Adds an offer. If the newest version is offered again before it is ready, it counts as a new version, because it
+    /// may have been signed since.
     pub fn add(&mut self, digest: Digest, offer: Offer) {
         if self.versions.first().is_some_and(|newest| newest.candidate.digest == digest && newest.offer.is_none()) {
             return;
@@ -35,8 +35,8 @@ impl OfferHistory {
         self.versions.insert(0, Version { candidate, offer: Some(offer), was_rejected });
     }
 
-    /// Returns the versions that are not rejected. If a version's rejection has been removed, gives the version a new
-    /// serial.
+    /// Returns the versions that are not rejected. If the rejection of a version has been removed, gives that version a
+    /// new serial.
     pub fn candidates(&mut self, control: &VersionList) -> Vec<CandidateVersion> {
         for version in &mut self.versions {
             let is_rejected = rejection(control, &version.candidate.digest).is_some();
@@ -49,7 +49,7 @@ impl OfferHistory {
         self.versions.iter().filter(|version| !version.was_rejected).map(|version| version.candidate.clone()).collect()
     }
 
-    /// Returns a candidate's offer, if the candidate has yet to be prepared.
+    /// Returns a candidate's offer, if the candidate is not ready yet.
     pub fn offer(&self, candidate: &CandidateVersion) -> Option<Offer> {
         self.versions.iter().find(|version| version.candidate.is(candidate))?.offer.clone()
     }
@@ -82,7 +82,7 @@ impl OfferHistory {
     }
 }
 
-/// Returns the reason for a module's rejection, if the module is rejected. Finds both pushed and unpushed modules.
+/// Returns the reason for a module's rejection, if the module is rejected. Considers both pushed and unpushed modules.
 pub(super) fn rejection<'a>(control: &'a VersionList, digest: &Digest) -> Option<&'a str> {
     let entries = control.pushed.iter().chain(&control.unpushed);
     entries.filter(|entry| entry.digest == *digest).find_map(ListedVersion::rejection)

@@ -1,4 +1,4 @@
-//! The versions that a node has ready, and the next one to prepare.
+//! The versions that are ready on a node, and the choice of the version to prepare next.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,9 +31,9 @@ impl CandidateVersion {
 /// The reason why a candidate could not be prepared.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Setback {
-    /// The bytes are currently unavailable, and the node waits for them.
+    /// The bytes are currently unavailable. The node waits for them.
     Unreachable(String),
-    /// The module cannot run here. The next candidate replaces it until a retry succeeds.
+    /// The module cannot run here. The node uses the next candidate instead until a retry succeeds.
     Refused(String),
 }
 
@@ -52,7 +52,7 @@ pub(super) enum Step {
     Rest,
 }
 
-/// Initial and maximum waits before a candidate is retried.
+/// Initial and maximum waits before the node retries a candidate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RetryWaits {
     pub unreachable: (Duration, Duration),
@@ -83,7 +83,7 @@ impl ReadyVersions {
         self.ready.insert(candidate.digest, module);
     }
 
-    /// Records why a candidate is not ready. Returns true if the reason is new.
+    /// Records why a candidate could not be prepared. Returns true if the reason is new.
     pub fn set_back(&mut self, candidate: &CandidateVersion, setback: Setback, now: Instant) -> bool {
         let (first, most) = match setback {
             Setback::Unreachable(_) => self.patience.unreachable,
@@ -97,8 +97,8 @@ impl ReadyVersions {
         is_news
     }
 
-    /// Chooses the next candidate to prepare: first the newest candidate that can run here, and then, if that candidate
-    /// is on probation, the fallback for it.
+    /// Chooses the next candidate to prepare: first the newest candidate that can run here, and then its fallback if
+    /// that candidate is on probation.
     pub fn next(&self, candidates: &[CandidateVersion], now: Instant) -> Step {
         let mut wake: Option<Instant> = None;
         let mut ready = 0;
@@ -123,8 +123,8 @@ impl ReadyVersions {
         wake.map_or(Step::Rest, Step::Wait)
     }
 
-    /// Returns the newest candidate that is ready. If it is on probation, the next candidate that is ready is the
-    /// fallback.
+    /// Returns the newest candidate that is ready. If that candidate is on probation, also returns the next ready
+    /// candidate, as the fallback.
     pub fn supply(&self, candidates: &[CandidateVersion]) -> Supply {
         let mut ready = candidates.iter().filter_map(|candidate| {
             let module = self.ready.get(&candidate.digest)?.clone();
@@ -157,7 +157,7 @@ impl ReadyVersions {
         self.ready.contains_key(digest)
     }
 
-    /// Returns true if a candidate's bytes have been unavailable so far.
+    /// Returns true if the node is waiting for the bytes of a candidate.
     pub fn waits_for_bytes(&self) -> bool {
         self.failed.iter().any(|failed| matches!(failed.setback, Setback::Unreachable(_)))
     }

@@ -1,4 +1,5 @@
-//! Writes judgements to an election's control object, in order. Retries through outages of any length.
+//! Writes judgements to an election's control object, in order. Retries until the store responds, however long an
+//! outage lasts.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ impl Judged {
     }
 
     pub fn apply(&self, control: &mut VersionList) {
-        // The result says whether the list changed, which does not matter here.
+        // Ignore the result, which only says whether the list has changed.
         let _ = match self.unpushed {
             Some(size) => control.judge_unpushed(&self.judgement, size, &self.node, &self.at),
             None => control.judge(&self.judgement, &self.node, &self.at),
@@ -43,7 +44,8 @@ impl Judged {
 pub(super) struct Recorder {
     store: Arc<dyn ObjectStore>,
     election: ElectionName,
-    /// Judgements that have not been written yet, in order. The first one is being written, or waits for a retry.
+    /// Judgements that have not been written yet, in order. The first one is being written, or is waiting for its next
+    /// attempt.
     queue: VecDeque<Judged>,
     writing: InFlight<Result<(), EditError>>,
     again: Instant,
@@ -61,7 +63,7 @@ impl Recorder {
         self.queue.push_back(judged);
     }
 
-    /// Applies the judgements that have not been written yet to a list read from the store.
+    /// Applies the judgements that have not been written yet to a list that was read from the store.
     pub fn apply(&self, control: &VersionList) -> VersionList {
         let mut control = control.clone();
         self.queue.iter().for_each(|judged| judged.apply(&mut control));
@@ -83,13 +85,13 @@ impl Recorder {
         }
     }
 
-    /// Returns the time of the next attempt, or `None` if an attempt is in progress or nothing remains to be written.
+    /// Returns the time of the next attempt, or `None` if an attempt is in progress or there is nothing to write.
     pub fn due(&self) -> Option<Instant> {
         (self.writing.is_idle() && !self.queue.is_empty()).then_some(self.again)
     }
 
     /// Waits until the attempt in progress has ended. Returns the written judgement, or an error. The error is `None`
-    /// if an earlier error since the last success has already been reported.
+    /// if an error has already been reported since the last success.
     pub async fn written(&mut self) -> Result<Judged, Option<EditError>> {
         match self.writing.done().await {
             Ok(()) => {

@@ -1,4 +1,4 @@
-//! A follower's reports, and their receiver.
+//! The reports of a follower, and the trait of their receiver.
 
 use std::time::Duration;
 
@@ -13,35 +13,35 @@ pub trait FollowerReportSink: Send + Sync {
 /// A follower's report. A lasting condition is reported only once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FollowerReport {
-    /// Nothing can run yet, because no module was ever pushed.
+    /// Nothing can run yet, because no module has ever been pushed.
     NothingPushed {
-        /// The condition, and what to do.
+        /// Human-readable description, with advice to the operator.
         reason: String,
     },
-    /// Fetching a version takes long.
+    /// Fetching a version is taking a long time.
     Pulling {
         /// Digest of the version.
         module: Digest,
     },
-    /// Compiling a version takes long.
+    /// Compiling a version is taking a long time.
     Compiling {
         /// Digest of the version.
         module: Digest,
     },
-    /// A version can be started: it is verified, compiled and linked.
+    /// A version is ready to start: it is verified, compiled and linked.
     Ready {
         /// Digest of the version.
         module: Digest,
-        /// True if the code was in the cache.
+        /// True if the compiled code was in the cache.
         cached: bool,
         /// Duration of the preparation.
         took: Duration,
     },
-    /// The version that the source names cannot run here. The node keeps the previous version, if there is one.
+    /// The version that the source names cannot run here. The node keeps using the previous version, if there is one.
     Refused {
         /// Digest of the version, if the source delivered a module.
         module: Option<Digest>,
-        /// The reason, and what to do.
+        /// The reason, with advice to the operator.
         error: String,
         /// The version that this node can run instead, if any.
         instead: Option<Digest>,
@@ -57,7 +57,7 @@ pub enum FollowerReport {
     },
     /// The source does not respond. The follower keeps trying.
     Unreachable {
-        /// The error of the source, or of the connection to it.
+        /// The error of the source, or of the connection to the source.
         error: String,
     },
     /// The source responds again.
@@ -67,7 +67,7 @@ pub enum FollowerReport {
     },
     /// Another error.
     Error {
-        /// The error, and what to do.
+        /// The error, with advice to the operator.
         error: String,
     },
 }

@@ -13,9 +13,9 @@ pub(super) struct Reporter {
     sink: Arc<dyn FollowerReportSink>,
     election: ElectionName,
     unreachable_since: Option<Instant>,
-    /// The problem with the control object, if any.
+    /// The current problem with the control object, if any.
     control: Option<String>,
-    /// True if there is nothing to run yet.
+    /// True if no module has ever been pushed, and this has been reported.
     nothing: bool,
     /// Digest and serial of the newest version, if it is rejected.
     rejected: Option<(Digest, u64)>,
@@ -26,7 +26,7 @@ impl Reporter {
         Self { sink, election, unreachable_since: None, control: None, nothing: false, rejected: None }
     }
 
-    /// Returns a function that sends this report, to call if the work takes long.
+    /// Returns a function that sends this report. Call it if the work takes long.
     pub fn later(&self, report: FollowerReport) -> impl FnOnce() + Send + use<> {
         let sink = Arc::clone(&self.sink);
         move || sink.report(report)
@@ -65,7 +65,7 @@ impl Reporter {
         self.control = None;
     }
 
-    /// If nothing was ever pushed, reports this once.
+    /// Reports once that no module has ever been pushed, if `is_so` is true.
     pub fn nothing_is_pushed(&mut self, is_so: bool) {
         if is_so && !std::mem::replace(&mut self.nothing, is_so) && self.control.is_none() {
             let reason = format!(
@@ -77,7 +77,7 @@ impl Reporter {
         self.nothing = is_so;
     }
 
-    /// If the newest version is rejected, reports this once, with the version that can run instead.
+    /// Reports once that the newest version is rejected, if it is. The report names the version that can run instead.
     pub fn newest(&mut self, newest: (Digest, u64), rejection: Option<&str>, instead: Option<Digest>) {
         match rejection {
             None => self.rejected = None,
@@ -89,7 +89,7 @@ impl Reporter {
         }
     }
 
-    /// Suppresses the report of this rejection, because the supervisor has already reported it.
+    /// Suppresses this report of a rejection, because the supervisor has already reported it.
     pub fn is_told_of(&mut self, rejected: (Digest, u64)) {
         self.rejected = Some(rejected);
     }

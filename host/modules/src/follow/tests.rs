@@ -31,7 +31,7 @@ async fn push_is_ready_on_all_nodes_with_a_fallback_until_good() {
     other.supplied(Some((second, 2)), None).await;
     fleet.control(|control| control.pushed.iter().all(|entry| entry.verdict == Some(RecordedVerdict::Good))).await;
     assert_eq!(node.says("Ready {").await.matches("Ready {").count(), 2);
-    // Pushing a ready version again produces no report.
+    // If a version that is already prepared is pushed again, the node does not report it as ready again.
     fleet.push(2).await;
     fleet.push(1).await;
     node.supplied(Some((first, 3)), None).await;
@@ -59,13 +59,13 @@ async fn rejection_applies_at_once_and_is_recorded_after_an_outage() {
     fleet.control(|control| control.current().is_some_and(|it| it.verdict == Some(RecordedVerdict::Good))).await;
     node.says("Reachable").await;
 
-    // Pushing a version again creates a new version, without a verdict.
+    // A version that is pushed again counts as new, and has no verdict.
     fleet.push(1).await;
     fleet.push(2).await;
     for node in [&mut node, &mut other] {
         node.supplied(Some((second, 3)), Some((first, 1))).await;
     }
-    // A judgement on the old publication does not apply to the new one.
+    // This judgement is about the earlier push, so it does not apply to the later one.
     node.judge(second, 2, rejected("late"));
     fleet.push(3).await;
     let log = node.end().await;
@@ -93,7 +93,7 @@ async fn failed_preparation_is_reported_once_and_keeps_the_supply() {
     fleet.store.store.put_module(&damaged, component(9)).await.unwrap();
     fleet.name(damaged, 1).await;
     node.says("has different content").await;
-    // Even a node that has no version ready does not wait for the damaged version.
+    // A node does not wait for the damaged version, even if no other version is ready.
     let mut fresh = fleet.node("b");
     let said = fresh.says("Refused").await;
     assert!(said.contains(&damaged.to_string()) && said.contains("instead: None"), "{said}");
@@ -139,7 +139,7 @@ async fn hint_during_a_read_causes_another_read() {
     }
     let second = fleet.push(2).await;
     notifier.look();
-    // After these yields, the follower has received the hint, because it runs on the same thread.
+    // The follower runs on this thread. It has received the hint by the end of this loop.
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
@@ -175,7 +175,7 @@ async fn newer_push_does_not_wait_for_a_slow_preparation() {
     let said = node.says("Compiling").await;
     assert!(said.contains(&slow.to_string()), "{said}");
     let third = fleet.push(3).await;
-    // The slow version would be the fallback, but it never becomes ready. The next ready version is the fallback
+    // The slow version is next in line as the fallback, but it never becomes ready. The next ready version is used
     // instead.
     node.supplied(Some((third, 3)), Some((first, 1))).await;
     assert_ne!(slow, third);
@@ -231,7 +231,8 @@ async fn file_falls_back_on_its_previous_content() {
     node.supplied(Some((second, 2)), None).await;
     fleet.control(|control| control.unpushed.iter().any(|entry| entry.digest == third && entry.size > 0)).await;
 
-    // Another node whose file has the same content rejects it, too. The node runs nothing until a version is pushed.
+    // Another node has a file with the same content, and also treats it as rejected. That node runs nothing until a
+    // version is pushed.
     let (mut other, _file) = fleet.node_with_file("b", component(3)).await;
     let said = other.says("Rejected").await;
     assert!(said.contains("it was fatal") && said.contains("instead: None"), "{said}");

@@ -1,4 +1,4 @@
-//! Authorization at a registry: with a password, or with a token that is fetched and cached.
+//! Authorization at a registry: with a password, or with a token, which is fetched and cached.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::transport::{AskError, Transport, content, secret, send};
 
 /// Upper bound on the size of a token server's response, in bytes.
 const LARGEST_ANSWER: usize = 64 << 10;
-/// Default lifetime of a token if the response states none, and maximum lifetime, in seconds.
+/// Default lifetime of a token whose response states none, and maximum lifetime, in seconds.
 const LIFETIME: (u64, u64) = (60, 24 * 60 * 60);
 
 /// Read access to one repository.
@@ -34,7 +34,7 @@ struct Token {
 }
 
 impl Token {
-    /// Parses the token from a token server's response to a request that was sent at `asked`. Discards the parser's
+    /// Parses the token in a token server's response to a request that was sent at `asked`. Discards the parser's
     /// error, since it might quote a secret.
     fn of(answer: &[u8], asked: Instant) -> Option<Self> {
         let granted: Granted = serde_json::from_slice(answer).ok()?;
@@ -42,12 +42,12 @@ impl Token {
         let shown =
             Some(token).filter(|token| !token.is_empty()).and_then(|token| secret(&format!("Bearer {token}")))?;
         let lifetime = granted.expires_in.as_u64().unwrap_or(LIFETIME.0).min(LIFETIME.1);
-        // The margin of one quarter allows for requests in flight, and for clocks that differ.
+        // The margin of one quarter allows for requests in flight and for differences between clocks.
         Some(Self { shown, until: asked + Duration::from_secs(lifetime) * 3 / 4 })
     }
 }
 
-/// A token server's response. The specification allows two names for the token.
+/// A token server's response. The specification allows two field names for the token.
 #[derive(Deserialize)]
 struct Granted {
     #[serde(default)]
@@ -64,7 +64,7 @@ impl Authorization {
         Self { repository: repository.to_owned(), credential, challenge: None, token: None }
     }
 
-    /// Records a challenge from the registry itself. The registry asks for credentials, or has rejected those that were
+    /// Records a challenge from the registry itself, which asks for credentials or has rejected the ones that were
     /// sent.
     pub fn challenged(&mut self, headers: &HeaderMap) {
         self.token = None;
@@ -73,8 +73,8 @@ impl Authorization {
         }
     }
 
-    /// Returns the header to send to the registry, and only to the registry. Returns `None` if the registry has not
-    /// asked for credentials, or if this host does not have the requested credentials.
+    /// Returns the authorization header. Send it only to the registry. Returns `None` if the registry has not asked for
+    /// credentials, or if this host does not have the credentials that the registry asks for.
     pub async fn header(&mut self, transport: &Transport) -> Result<Option<HeaderValue>, AskError> {
         let (realm, service) = match &self.challenge {
             None => return Ok(None),
@@ -110,7 +110,8 @@ impl Authorization {
         Token::of(&answer, asked).ok_or_else(|| AskError::Unclear("its token server sent no token".to_owned()))
     }
 
-    /// Builds the request for a token. The scope is always this repository, even if the registry names another scope.
+    /// Builds the request for a token. The scope is always this repository, even if the registry's challenge names
+    /// another scope.
     fn request(&self, transport: &Transport, mut realm: Url, service: Option<&str>) -> RequestBuilder {
         let scope = format!("repository:{}:pull", self.repository);
         let mut parameters = vec![("scope", scope.as_str())];

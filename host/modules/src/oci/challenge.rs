@@ -1,5 +1,5 @@
-//! A registry's challenge: the header `WWW-Authenticate`, with the grammar of RFC 7235. The parser accepts exactly one
-//! space after a scheme. It does not accept `token68`, which no registered scheme uses in a challenge.
+//! A registry's challenge: the header `WWW-Authenticate`, with the grammar of RFC 7235. Unlike the RFC, the parser
+//! accepts only one space after a scheme, and no `token68`, which no registered scheme uses in a challenge.
 
 use http_auth::ChallengeRef;
 use http_auth::parser::ChallengeParser;
@@ -13,16 +13,16 @@ pub enum Challenge {
     /// A token from a token server.
     Bearer {
         realm: String,
-        /// The name by which the token server knows the registry.
+        /// The name that the token server has for the registry.
         service: Option<String>,
     },
 }
 
 impl Challenge {
-    /// Returns the preferred challenge among those in the headers that are supported: a token rather than a password.
+    /// Returns the preferred one of the supported challenges in the headers: a token rather than a password.
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         let texts = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
-        // Ignore the rest of a header after a syntax error.
+        // After a syntax error, ignore the rest of that header.
         let challenges = texts.flat_map(|text| ChallengeParser::new(text).map_while(Result::ok));
         let known: Vec<Self> = challenges.filter_map(Self::known).collect();
         known.iter().find(|challenge| **challenge != Self::Basic).or(known.first()).cloned()

@@ -1,8 +1,8 @@
 //! The requests of the OCI distribution protocol that are needed to pull from one repository.
 //!
 //! Baton has its own client, because registries are untrusted. The crate `oci-client` (0.18) reads manifests, tokens
-//! and errors without a size limit, so an endless response exhausts the node's memory. It sends passwords to any
-//! address that a response names, even over plain HTTP. It panics on a token that is not a valid header value.
+//! and errors without a size limit, so an endless response would exhaust the node's memory. It sends passwords to any
+//! address that a response names, even over plain HTTP. It panics if a token is not a valid header value.
 
 use bytes::Bytes;
 use docker_credential::DockerCredential;
@@ -15,7 +15,7 @@ use super::authorization::Authorization;
 use super::transport::{AskError, Transport, content, send, successful};
 use baton_store::Digest;
 
-/// Upper bound on the size of a manifest, in bytes. Registries have the same limit.
+/// Maximum size of a manifest, in bytes. Registries have the same limit.
 const LARGEST_MANIFEST: usize = 4 << 20;
 /// Maximum number of redirects that a request follows.
 const REDIRECTS: usize = 5;
@@ -28,11 +28,11 @@ pub struct Client {
     has_met: bool,
 }
 
-/// The kind of object that a request is for. It determines where the registry may redirect.
+/// The kind of object that is requested. The kind determines where the registry may redirect.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Manifest,
-    /// Registries often store blobs on other servers.
+    /// A blob. Registries often store blobs on other servers.
     Blob,
 }
 
@@ -40,7 +40,7 @@ impl Client {
     /// Creates a client for the repository with this URL and name. Loads the system's certificates.
     ///
     /// # Errors
-    /// The reason, if TLS cannot be set up.
+    /// Returns the reason if TLS cannot be set up.
     pub fn open(url: &Url, repository: &str, credential: Option<DockerCredential>) -> Result<Self, String> {
         let (transport, authorization) = (Transport::open(url)?, Authorization::new(repository, credential));
         Ok(Self { transport, repository: url.clone(), authorization, has_met: false })
@@ -63,7 +63,7 @@ impl Client {
         Ok(Digest::of(&self.manifest(tag).await?).to_string())
     }
 
-    /// Returns the manifest with this tag or digest, unverified.
+    /// Returns the manifest with this tag or digest. The manifest is not verified yet.
     pub async fn manifest(&mut self, name: &str) -> Result<Bytes, AskError> {
         let response = self.ask(Method::GET, &format!("manifests/{name}"), Wanted::Manifest).await?;
         content(response, "its manifest", LARGEST_MANIFEST).await
@@ -77,7 +77,7 @@ impl Client {
     async fn ask(&mut self, method: Method, path: &str, wanted: Wanted) -> Result<Response, AskError> {
         if !self.has_met {
             // Request a challenge first. If an anonymous client requests a private object, some registries respond that
-            // the object is missing, instead of sending a challenge.
+            // the object does not exist, instead of sending a challenge.
             let answer = send(self.transport.client().get(self.at("/v2/")?)).await?;
             self.authorization.challenged(answer.headers());
             self.has_met = true;

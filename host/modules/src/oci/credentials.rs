@@ -17,16 +17,17 @@ use crate::watch::run_blocking;
 use baton_base::shell::quoted;
 use baton_runtime::{FileError, read_file};
 
-/// Upper bound on the size of Docker's configuration, in bytes.
+/// Maximum size of Docker's configuration file, in bytes.
 const LARGEST_CONFIG: u64 = 4 << 20;
 /// Timeout for a credential helper, which may contact a server.
 const HELPER: Duration = Duration::from_secs(20);
-/// Upper bound on the size of a credential helper's output, in bytes.
+/// Maximum size of a credential helper's output, in bytes.
 const HELPER_SAYS: u64 = 64 << 10;
-/// Docker Hub: its host, and its key in the configuration.
+/// Docker Hub: its host, and its key in the configuration file.
 const DOCKER_HUB: (&str, &str) = ("index.docker.io", "https://index.docker.io/v1/");
 
-/// The files that contain credentials for registries. They are read again whenever a registry asks for credentials.
+/// The files that contain credentials for registries. The files are read again whenever a registry asks for
+/// credentials.
 #[derive(Clone, Debug, Default)]
 pub struct RegistryCredentials {
     files: Vec<PathBuf>,
@@ -38,7 +39,7 @@ pub struct RegistryCredentials {
 pub struct CredentialsError(String);
 
 impl RegistryCredentials {
-    /// Uses the files of this process's user: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json`, then
+    /// Uses the files of the user who runs this process: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json`, then
     /// `$REGISTRY_AUTH_FILE` or `$XDG_RUNTIME_DIR/containers/auth.json`.
     #[must_use]
     pub fn of_process() -> Self {
@@ -62,7 +63,7 @@ impl RegistryCredentials {
         &self.files
     }
 
-    /// Finds the credentials for a registry, and the file that contains or references them.
+    /// Finds the credentials for a registry, and the file that contains them or names the helper that has them.
     pub(super) async fn of(&self, registry: &str) -> Result<Option<(DockerCredential, PathBuf)>, CredentialsError> {
         for file in &self.files {
             let (path, registry) = (file.clone(), registry.to_owned());
@@ -102,14 +103,15 @@ fn in_file(path: &Path, registry: &str) -> Result<InConfig, CredentialsError> {
     }
 }
 
-/// Looks up a registry in the text of a configuration file, in the same order as Docker. The error says what is wrong
-/// with the text.
+/// Looks up a registry in the text of a configuration file, in the same order as Docker. The error describes the
+/// problem with the text.
 pub(super) fn in_text(text: &[u8], registry: &str) -> Result<InConfig, String> {
     // The parser's message might quote a secret.
     let mut config: Map<String, Value> =
         serde_json::from_slice(text).map_err(|error| format!("are not a JSON object: see line {}", error.line()))?;
     let server = if registry == DOCKER_HUB.0 { DOCKER_HUB.1 } else { registry };
-    // Hide the helpers from the crate, because it would wait for them without a timeout. This module runs them.
+    // Remove the helpers, so that the crate does not run them: it would wait for them without a timeout. This module
+    // runs them itself.
     let helpers = config.remove("credHelpers").unwrap_or_default();
     let store = config.remove("credsStore").unwrap_or_default();
     let named = |helper: &Value| helper.as_str().filter(|name| !name.is_empty()).map(str::to_owned);
@@ -143,7 +145,7 @@ async fn ask(helper: &str, server: &str) -> Result<Option<DockerCredential>, Cre
         .map_err(|_| wrong(&format!("did not respond within {HELPER:?}")))?
         .map_err(|error| wrong(&format!("cannot be run ({error})")))?;
     if !success {
-        // The protocol specifies this response for a helper that has no credentials.
+        // According to the protocol, this is the response of a helper that has no credentials.
         let none = said.starts_with(b"credentials not found");
         return if none { Ok(None) } else { Err(wrong(&format!("returned no credentials for {server}"))) };
     }

@@ -9,7 +9,7 @@ use super::transport::stays_here;
 use baton_base::address::without_user;
 use baton_store::Digest;
 
-/// Docker Hub: its name, and its former name, which is still its address.
+/// Docker Hub: its name, and its former name, which is still the address of its registry.
 const DOCKER_HUB: (&str, &str) = ("docker.io", "index.docker.io");
 /// Maximum length of a repository's name, in characters.
 const LONGEST_NAME: usize = 255;
@@ -33,7 +33,7 @@ pub(super) enum Version {
     Digest(Digest),
 }
 
-/// The error if a string is not a valid [`OciReference`].
+/// The error for a string that is not a valid [`OciReference`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "`oci://{reference}` is not a reference to a module: {why}; write `oci://REGISTRY/REPOSITORY:TAG` or \
@@ -80,7 +80,7 @@ impl OciReference {
         &self.version
     }
 
-    /// Returns the base of all URLs in the repository. Plain HTTP is used only for registries on this machine.
+    /// Returns the base URL of the repository. The URL uses plain HTTP only if the registry is on this machine.
     pub(super) fn url(&self) -> &Url {
         &self.url
     }
@@ -95,7 +95,7 @@ impl OciReference {
 }
 
 fn parse(text: &str) -> Result<OciReference, &'static str> {
-    // By convention, the registry and the tag have defaults. Baton requires both.
+    // Other tools have defaults for the registry and the tag. Baton requires both.
     let (registry, rest) = text.split_once('/').unwrap_or(("", text));
     if !registry.contains(['.', ':']) && registry != "localhost" {
         return Err("it does not begin with a registry, such as `ghcr.io` or `localhost:5000`");
@@ -149,7 +149,7 @@ fn is_tag(tag: &str) -> bool {
         && tag.bytes().all(|byte| is_word(byte) || byte == b'.' || byte == b'-')
 }
 
-/// Returns true if `text` consists of words, with one separator between every two adjacent words.
+/// Returns true if `text` consists of words with one separator between each pair of words.
 fn is_component(text: &str) -> bool {
     let is_word = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
     let parts =

@@ -1,4 +1,4 @@
-//! Sends requests to a registry, with limits on time and size, and formats its errors.
+//! Sends requests to a registry, with limits on time and size, and formats the registry's errors.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,33 +17,33 @@ use super::transport::{AskError, SILENCE, cause, read};
 use baton_base::shell;
 use baton_store::Digest;
 
-/// Timeout for any response except a module, including the time to fetch a token.
+/// Timeout for every response except a module. Includes the time to fetch a token.
 const ANSWER: Duration = Duration::from_secs(15);
 /// Timeout for pulling a module.
 const MODULE: Duration = Duration::from_secs(600);
-/// Maximum length of a registry's error message when quoted, in characters.
+/// Maximum number of characters quoted from a registry's error message.
 const QUOTED: usize = 200;
 
-/// A registry, with the credentials for one reference.
+/// A registry, opened for one reference, with the credentials for it.
 pub struct Registry {
     client: Client,
     reference: OciReference,
-    /// The file from which the credentials came, if any.
+    /// The file from which the credentials come, if there are any.
     file: Option<PathBuf>,
 }
 
-/// The reason why a poll found no module. The variants differ in when to poll again.
+/// The reason why a poll has found no module. Each variant says when to poll again.
 #[derive(Debug)]
 pub enum Failure {
-    /// The registry does not respond properly: retry with increasing waits.
+    /// The registry does not respond properly. Retry with increasing waits.
     Unreachable(String),
-    /// The registry refuses these credentials: retry with increasing waits, and read the credentials again each time.
+    /// The registry refuses these credentials. Retry with increasing waits, and read the credentials again each time.
     Denied(String),
-    /// The registry's response is unacceptable: retry with increasing waits.
+    /// The registry's response is unacceptable. Retry with increasing waits.
     Refused(String),
-    /// The module does not exist yet: poll again soon.
+    /// The module does not exist yet. Poll again soon.
     Missing(String),
-    /// The manifest with this digest is not a module's: poll again, but do not pull this manifest again.
+    /// The manifest with this digest does not belong to a module. Poll again, but do not pull this manifest again.
     Unfit(Digest, String),
 }
 
@@ -79,7 +79,7 @@ impl Complaint {
 }
 
 impl Registry {
-    /// Opens a reference's registry, with the credentials that are currently available.
+    /// Opens the registry of a reference, with the credentials that are currently available.
     pub async fn open(reference: &OciReference, credentials: &RegistryCredentials) -> Result<Self, Failure> {
         let found = credentials.of(reference.host()).await.map_err(|error| Failure::Refused(error.to_string()))?;
         let (credential, file) = found.unzip();
@@ -95,7 +95,8 @@ impl Registry {
         Ok(Self { client, reference: reference.clone(), file })
     }
 
-    /// Returns the digest of the manifest. For a tag, this is the manifest to which the tag currently points.
+    /// Returns the digest of the manifest. If the reference has a tag, this is the manifest to which the tag currently
+    /// points.
     pub async fn digest(&mut self) -> Result<Digest, Failure> {
         let tag = match self.reference.version() {
             Version::Digest(digest) => return Ok(*digest),
@@ -173,7 +174,8 @@ impl Registry {
         }
     }
 
-    /// Converts an error response. Prefers the error code in the body to the HTTP status.
+    /// Converts an error response to a [`Failure`]. If the body contains an error code, uses it instead of the HTTP
+    /// status.
     fn complains(&self, status: StatusCode, body: &[u8]) -> Failure {
         let (registry, reference, code) = (self.reference.registry(), &self.reference, status.as_u16());
         let complaint = Complaint::of(body).filter(|_| status.is_client_error());

@@ -1,5 +1,5 @@
-//! The connection to a registry, and to the servers to which the registry may redirect. It uses TLS unless it stays
-//! within this machine, and has limits on time and size.
+//! The connection to a registry, and to the servers to which the registry may redirect. Connections to other machines
+//! always use TLS. Time and size are limited.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -22,9 +22,9 @@ use baton_base::address::{self, AddressKind};
 
 /// Timeout for connecting.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Maximum time without data from a registry.
+/// Maximum time to wait for more data from a registry.
 pub const SILENCE: Duration = Duration::from_secs(10);
-/// Maximum number of bytes of an error response that are read.
+/// Maximum number of bytes that are read from an error response.
 const COMPLAINT: usize = 64 << 10;
 /// Environment variables that specify proxies.
 const PROXIES: [&str; 6] = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
@@ -41,25 +41,25 @@ pub enum AskError {
     /// The server cannot be reached, or does not speak HTTP.
     Unreachable(reqwest::Error),
     Redirects,
-    /// A redirect pointed to a forbidden location. Holds the object and the location.
+    /// A redirect pointed to a forbidden location. The strings are the requested object and the location.
     Elsewhere(&'static str, String),
-    /// The server responded with this status. The bytes are the beginning of the body.
+    /// The server responded with this status. The bytes are the first part of the body.
     Status(StatusCode, Bytes),
     /// The token server refuses the credentials.
     Denied,
-    /// The named object is larger than this limit, in bytes.
+    /// The named object is larger than the given limit, in bytes.
     TooLarge(&'static str, usize),
     Unclear(String),
 }
 
 impl AskError {
     fn unreachable(error: reqwest::Error) -> Self {
-        // A URL may contain a signature that is as sensitive as a password.
+        // Omit the URL: it may contain a signature that is as sensitive as a password.
         Self::Unreachable(error.without_url())
     }
 
-    /// Creates the error for a redirect to a forbidden location. Keeps only the origin of the location, since the rest
-    /// may be secret.
+    /// Creates the error for a redirect to a forbidden location. The error contains only the origin of the location,
+    /// since the rest may be secret.
     pub fn elsewhere(what: &'static str, place: &Url) -> Self {
         let place = match place.origin() {
             origin @ Origin::Tuple(..) => origin.ascii_serialization(),
@@ -84,7 +84,7 @@ impl Transport {
             .read_timeout(SILENCE)
             .user_agent(concat!("baton/", env!("CARGO_PKG_VERSION")));
         if is_plain {
-            // Unencrypted requests must not leave this machine.
+            // Unencrypted requests must not leave this machine, so they must not go through a proxy.
             builder = builder.no_proxy();
         } else {
             builder = builder.dns_resolver(Arc::new(Lookup::of(registry)));
@@ -102,10 +102,10 @@ impl Transport {
         url.origin() == self.registry.origin()
     }
 
-    /// Returns true if the registry may redirect to this URL. The URL must use TLS or stay within this machine. A
-    /// registry on another machine must not redirect to this machine, and no registry may redirect to a cloud's
-    /// metadata server. Over TLS, a registry may always redirect to itself, since the operator chose its address.
-    /// [`Lookup`] checks the addresses to which a name resolves.
+    /// Returns true if the registry may redirect to this URL. The URL must use TLS or lead to this machine. A registry
+    /// on another machine must not redirect to this machine, and no registry may redirect to a cloud's metadata server.
+    /// Over TLS, a registry may always redirect to itself, since the operator chose its address. [`Lookup`] checks the
+    /// addresses to which a name resolves.
     pub fn may_redirect_to(&self, url: &Url) -> bool {
         let from_here = stays_here(&self.registry);
         let has_user = !url.username().is_empty() || url.password().is_some();
@@ -142,14 +142,14 @@ pub async fn successful(response: Response) -> Result<Response, AskError> {
     match response.status() {
         StatusCode::OK => Ok(response),
         status => {
-            // Even an incomplete error body helps. If there is no body at all, report only the status.
+            // Even an incomplete error body is helpful. If it cannot be read at all, report only the status.
             let complaint = read(response, COMPLAINT).await.unwrap_or_default().0;
             Err(AskError::Status(status, complaint))
         }
     }
 }
 
-/// Reads at most `most` bytes of a body. Also returns true if this is the complete body.
+/// Reads at most `most` bytes of a body. Also returns whether these bytes are the complete body.
 pub async fn read(mut response: Response, most: usize) -> Result<(Bytes, bool), AskError> {
     let mut bytes = Vec::new();
     while let Some(part) = response.chunk().await.map_err(AskError::unreachable)? {
@@ -163,21 +163,22 @@ pub async fn read(mut response: Response, most: usize) -> Result<(Bytes, bool), 
     Ok((bytes.into(), true))
 }
 
-/// Creates a header value that is marked as sensitive, so that logs omit it. Returns `None` if the text has characters
-/// that are invalid in a header.
+/// Creates a header value that is marked as sensitive, so that logs omit it. Returns `None` if the text contains
+/// characters that are not valid in a header.
 pub fn secret(value: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(value).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
-/// Returns true if a request to this URL is certain to stay on this machine, so that it needs no encryption.
+/// Returns true if a request to this URL certainly stays on this machine, so that it needs no encryption.
 pub fn stays_here(url: &Url) -> bool {
     url.host().is_some_and(|host| address::is_certainly_loopback(&host))
 }
 
-/// Resolves names for a registry on another machine. A redirect must not lead to this machine or to a cloud's metadata
-/// server. The operator chose the names of the registry and of the proxies, so these may have any address.
+/// Resolves names for connections to a registry on another machine. A redirect must not lead to this machine or to a
+/// cloud's metadata server. The operator chose the names of the registry and the proxies, so these names may have any
+/// address.
 struct Lookup {
     trusted: Arc<BTreeSet<String>>,
 }
@@ -191,7 +192,7 @@ impl Lookup {
     }
 }
 
-/// Parses a proxy's address that has no scheme.
+/// Parses the address of a proxy that was given without a scheme.
 fn with_scheme(proxy: &str) -> Result<Url, url::ParseError> {
     format!("http://{proxy}").parse()
 }
@@ -210,7 +211,7 @@ impl Resolve for Lookup {
     }
 }
 
-/// Filters the addresses of a name, and keeps those to which a request may be sent.
+/// Keeps only those addresses of a name to which a request may be sent.
 fn within_reach(trusted: &BTreeSet<String>, name: &str, found: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
     if trusted.contains(&name.to_ascii_lowercase()) {
         return Ok(found);
@@ -237,7 +238,8 @@ pub fn cause(error: &(dyn Error + 'static)) -> String {
     cause.to_string()
 }
 
-/// Configures TLS with the system's certificate authorities. If TLS is optional, the system need not have any.
+/// Configures TLS with the system's certificate authorities. If TLS is optional, it is not an error if the system has
+/// none.
 fn tls(is_optional: bool) -> Result<ClientConfig, String> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();

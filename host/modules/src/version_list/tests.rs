@@ -1,4 +1,4 @@
-//! The rules for pushes, rollbacks and judgements.
+//! Tests of the rules for pushes, rollbacks and judgements.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
@@ -21,7 +21,7 @@ fn signed(name: &str, signature: &str) -> Publication {
     Publication { signature: Some(signature.to_owned()), ..publication(name) }
 }
 
-/// Returns a list to which these modules were pushed.
+/// Returns a list to which these modules were pushed in this order.
 fn pushed(names: &[&str]) -> VersionList {
     let mut control = VersionList::default();
     for name in names {
@@ -182,7 +182,7 @@ fn rollback_makes_an_earlier_version_current() {
     let unknown = digest("x").hex()[..8].parse().unwrap();
     assert_eq!(control.rolls_back_to("x"), Err(RollbackError::Unknown(unknown)));
 
-    // A rejected version becomes current only if it is named.
+    // A rollback can make a rejected version current only if the operator names that version.
     control.push(publication("d")).unwrap();
     assert!(control.rejects("d", 6));
     assert_eq!(control.rolls_back_to("a"), Ok(RolledBack::Already(digest("a"))));

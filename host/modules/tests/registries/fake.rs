@@ -1,4 +1,4 @@
-//! Servers whose responses are chosen by the test.
+//! Servers whose responses the test determines.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -25,8 +25,8 @@ pub fn answer(status: &str, header: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n{header}\r\n{body}", body.len())
 }
 
-/// Starts a server that runs until the test's runtime ends. It responds to each request with the result of `answer`. If
-/// the result is `None`, it sends nothing. Returns the server's address.
+/// Starts a server that runs until the test's runtime ends. It responds to each request with the result of `answer`, or
+/// sends nothing if the result is `None`. Returns the server's address.
 pub async fn fake(answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> String {
     let answer = Arc::new(answer);
     listen(move |stream| {
@@ -55,13 +55,13 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// The number of bytes that were sent; `None` until the client has hung up.
+    /// The number of bytes sent. `None` until the client has hung up.
     pub fn over(&self) -> Option<u64> {
         self.is_over.load(Ordering::Acquire).then(|| self.sent.load(Ordering::Acquire))
     }
 }
 
-/// Starts a server that responds to requests for `what` with `beginning` and then with `filler` without end. It
+/// Starts a server that responds to requests for `what` with `beginning`, and then repeats `filler` endlessly. It
 /// responds to all other requests with `answer`.
 pub async fn flooding(
     what: &'static str,
@@ -127,7 +127,7 @@ async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
 
 async fn tell(stream: &mut (impl AsyncWrite + Unpin), answer: Option<String>) {
     match answer {
-        // Ignore errors: a client hangs up once it has read enough.
+        // Ignore errors: the client may hang up as soon as it has read enough.
         Some(answer) => {
             let _ = stream.write_all(answer.as_bytes()).await;
             let _ = stream.shutdown().await;

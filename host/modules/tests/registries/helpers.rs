@@ -1,5 +1,5 @@
-//! Tests of credential helpers. The environment determines which helper is found, so each test pulls its module in a
-//! separate process.
+//! Tests of credential helpers. The environment variables determine which helper is used, so each test pulls its module
+//! in a separate process.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,10 +8,10 @@ use std::process::Command;
 
 use super::*;
 
-/// The environment variable with the reference to pull.
+/// The environment variable that contains the reference of the module to pull.
 const REFERENCE: &str = "BATON_TEST_REFERENCE";
 
-/// Pulls a module in a separate process, with this configuration and with this script as the helper
+/// Pulls a module in a separate process. The process uses this configuration, and this script as the helper
 /// `docker-credential-cave`. Returns the process's output.
 fn answer(registry: &Registry, helper: &str, config: &Value) -> String {
     let folder = tempfile::tempdir().unwrap();
@@ -24,8 +24,8 @@ fn answer(registry: &Registry, helper: &str, config: &Value) -> String {
     process(folder.path(), &format!("{}/{REPOSITORY}:1", registry.address()), [("PATH", path.as_os_str())])
 }
 
-/// Pulls a module in a separate process, with these variables and with Docker's configuration in this folder. Returns
-/// the process's output.
+/// Pulls a module in a separate process. The process gets these environment variables, and the folder with Docker's
+/// configuration. Returns the process's output.
 pub fn process<'a>(
     config: &Path,
     reference: &str,

@@ -1,4 +1,4 @@
-//! Modules from a real registry: Debian's docker-registry on loopback.
+//! Tests of modules from a real registry: Debian's docker-registry, on loopback.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::disallowed_methods, reason = "nobody suspends the machine while it is tested")]
@@ -48,9 +48,9 @@ async fn a_digest_is_pulled_once() {
     assert_eq!(offered(&mut source).await, unsigned(b"first"));
     let asked = || registry.requests("GET", "") + registry.requests("HEAD", "");
     let before = asked();
-    // During this time, the source would poll at least twice if the reference were a tag.
+    // If the reference were a tag, the source would poll at least twice during this time.
     timeout(Duration::from_secs(25), source.next()).await.expect_err("nothing can change");
-    // One more request may appear in the log: the registry may log the last request of the pull late.
+    // The count may be one too high: the registry may log the last request of the pull only now.
     assert!(asked() <= before + 1, "nobody is asked: {}", registry.log());
 }
 
@@ -61,7 +61,7 @@ async fn pull_continues_when_next_is_dropped() {
     let mut source = source(&registry, ":1");
     let offer = async {
         loop {
-            // This timeout is too short for a whole pull.
+            // This timeout is too short for a whole pull, so the pull takes many calls.
             if let Ok(offer) = timeout(Duration::from_micros(100), source.next()).await {
                 return offer;
             }
@@ -263,7 +263,7 @@ async fn unreachable(source: &mut OciSource) -> String {
     }
 }
 
-/// Waits until the source has sent enough requests, and checks that it returns nothing until then.
+/// Waits until the source has sent enough requests. Checks that the source offers nothing in the meantime.
 async fn looked(source: &mut OciSource, enough: impl Fn() -> bool) {
     let seen = async {
         while !enough() {

@@ -1,5 +1,5 @@
-//! Tests of registries on other machines, over TLS. All requests go through a proxy of the test, so these machines need
-//! not exist.
+//! Tests of registries on other machines, over TLS. All requests go through a proxy that the test runs, so the other
+//! machines do not exist.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -87,15 +87,17 @@ async fn local_registry_needs_neither_proxy_nor_certificates() {
     assert!(told.contains("told: Ok(Offer"), "{told}");
 }
 
-/// A proxy to hosts under `*.example`: a registry, its token server and its blob server.
+/// A proxy that plays several hosts under `*.example`: a registry, its token server and its blob server.
 struct Internet {
     proxy: String,
-    /// The requests. Each begins with its host, and shows whether it came over TLS.
+    /// The requests that the proxy received. Each entry begins with the host's name, and shows whether the request used
+    /// TLS.
     asked: Requests,
 }
 
 impl Internet {
-    /// Starts the proxy. The registry names the token server `realm`, and redirects requests for the blob to `blob`.
+    /// Starts the proxy. The registry sends clients to the token server `realm`, and redirects requests for the blob to
+    /// `blob`.
     async fn start(realm: &str, blob: &str) -> Self {
         let asked = Requests::default();
         let challenge = format!("WWW-Authenticate: Bearer realm=\"{realm}\",service=\"us\"");
@@ -121,7 +123,8 @@ impl Internet {
         Self { proxy: proxy.await, asked }
     }
 
-    /// Pulls from the registry, with these variables in addition to the usual ones. Returns the process's output.
+    /// Pulls from the registry, with these environment variables in addition to the usual ones. Returns the process's
+    /// output.
     fn pull(&self, variables: &[(&'static str, &OsStr)]) -> String {
         let folder = tempfile::tempdir().unwrap();
         let login = json!({"auths": {"registry.example": {"username": USER.0, "password": USER.1}}});
@@ -137,7 +140,8 @@ impl Internet {
     }
 }
 
-/// Plays the proxy, and the host to which the client asks the proxy to connect. The host answers one request.
+/// Acts as the proxy, and as the host to which the client wants to connect through the proxy. The host answers one
+/// request.
 async fn connect(
     mut stream: TcpStream,
     acceptor: &TlsAcceptor,
@@ -160,8 +164,8 @@ async fn connect(
     }
 }
 
-/// Returns the path of a file in `tls`: the certificate of the test CA, a certificate that this CA has signed, or the
-/// key of the latter.
+/// Returns the path of a file in `tls`: the test CA's certificate, a certificate signed by this CA, or the key of the
+/// signed certificate.
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/registries/tls").join(name)
 }

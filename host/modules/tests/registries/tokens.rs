@@ -74,7 +74,8 @@ async fn token_is_reused_until_it_expires() {
         looked(&mut source, || asked.with("HEAD ").len() >= 3).await;
         count.load(Ordering::Relaxed)
     };
-    // Polls are at least 5 s apart, so a token of one second has expired by then. The default lifetime is one minute.
+    // A source waits at least 5 s between polls, so a token with a lifetime of 1 s has expired by the next poll. The
+    // default lifetime is one minute.
     let (default, hour, second) =
         tokio::join!(fetched(""), fetched(r#","expires_in": 3600"#), fetched(r#","expires_in": 1"#));
     assert_eq!((default, hour), (1, 1));
@@ -92,7 +93,7 @@ async fn token_is_fetched_again_when_refused() {
         let token = format!("authorization: Bearer t0ken{}\r\n", good.load(Ordering::Relaxed));
         Some(match request {
             request if request.contains("/token") => answers(request),
-            // Each token is accepted for only two requests, regardless of its lifetime.
+            // Each token works for only two requests, whatever its lifetime.
             request if !request.contains(&token) || uses.fetch_add(1, Ordering::Relaxed) % 3 == 2 => {
                 answer("401 Unauthorized", &challenge, "")
             }
@@ -158,7 +159,7 @@ async fn endless_token_is_not_read_to_the_end() {
 async fn token_is_not_requested_from_a_forbidden_address() {
     let (elsewhere, asked) = noted(|_| Some(answer("200 OK", "", r#"{"token": "t0ken"}"#))).await;
     for realm in [
-        // Connections to the next two addresses also reach this machine, although these are not loopback addresses.
+        // The next two addresses also lead to this machine, although they are not loopback addresses.
         format!("http://{}/token", elsewhere.replace("127.0.0.1", "0.0.0.0")),
         format!("http://{}/token", elsewhere.replace("127.0.0.1", "[::ffff:127.0.0.1]")),
         format!("http://ali:sesame@{elsewhere}/token"),
@@ -203,8 +204,8 @@ async fn credentials_are_not_sent_to_a_redirects_target() {
     assert_eq!((asked.with("GET /first").len(), asked.with("authorization").len()), (2, 0), "{:?}", asked.with(""));
 }
 
-/// Starts a registry that is also its own token server. Returns its address, and the requests to both. In the
-/// challenges, `HOST` is replaced by the registry's address.
+/// Starts a registry that is also its own token server. Returns the registry's address, and the list of all requests.
+/// In the challenges, `HOST` stands for the registry's address.
 async fn closed(challenges: &[String], token: impl Fn(&str) -> String + Send + Sync + 'static) -> (String, Requests) {
     let (challenges, manifest) = (challenges.to_vec(), described(b"first"));
     noted(move |request| {
@@ -223,13 +224,13 @@ async fn closed(challenges: &[String], token: impl Fn(&str) -> String + Send + S
     .await
 }
 
-/// The challenge of most registries.
+/// The challenge that most registries send.
 fn hub() -> [String; 1] {
     ["Bearer realm=\"http://HOST/token\",service=\"us\"".to_owned()]
 }
 
-/// Returns the number of issued tokens, and the responses of a token server. Each response has a token with the next
-/// number.
+/// Returns a counter of issued tokens, and a function that responds as a token server. Each response contains a token
+/// with the next number.
 fn numbered(expires: &'static str) -> (Arc<AtomicU32>, impl Fn(&str) -> String + Send + Sync + 'static) {
     let count = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&count);
@@ -253,7 +254,7 @@ fn as_ali(address: &str) -> (OciSource, TempDir) {
 }
 
 /// Creates a source with two credential files. The first file does not exist, and the second contains this entry for
-/// the registry. The returned folder must outlive the source.
+/// the registry. Keep the returned folder for as long as the source is used.
 fn with(address: &str, entry: &Value) -> (OciSource, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let (missing, file) = (folder.path().join("config.json"), folder.path().join("auth.json"));

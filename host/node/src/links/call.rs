@@ -1,5 +1,5 @@
-//! Notifies the hosts on this machine, on behalf of a command of the same user, that the store has changed, so that
-//! they do not wait for their next poll.
+//! Notifies the hosts on this machine that a command has changed the store, so that they do not wait for their next
+//! poll. The hosts and the command must run as the same user.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! Addresses and certificates of hosts on other machines, from their announcements in the store. Reads are
-//! rate-limited, so that strangers cannot make a host read more often.
+//! rate-limited, because strangers can trigger them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,8 +15,8 @@ use super::wire::PeerQuery;
 
 /// Minimum interval between two reads of one node's announcement.
 const READ_NODE_EVERY: Duration = Duration::from_secs(10);
-/// Time for which an announcement that was read is used for its incarnation. It limits how long a false announcement
-/// has an effect.
+/// Time for which a cached announcement is valid for its incarnation. Limits how long a false announcement can have an
+/// effect.
 const VALID_FOR: Duration = Duration::from_secs(60);
 /// Minimum interval between any two reads, even of different nodes.
 const READ_ANY_EVERY: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ struct Reading {
 enum CachedAnnouncement {
     /// The announcement of the requested incarnation, with its certificate and address, if these are valid.
     Announced(Option<(Digest, PeerAddr)>),
-    /// The last read is too recent to repeat, and did not contain the requested incarnation.
+    /// The last read did not find the requested incarnation, and is too recent to be repeated.
     NotYet,
     Nothing,
 }
@@ -159,8 +159,8 @@ mod tests {
         for nobody in [asks("job", "web-1", "b1"), asks("job", "web-2", "a2"), asks("job", "web-3", "a3")] {
             assert_eq!(directory.addresses(&nobody).await, Ok(None), "{nobody:?}");
         }
-        // The node restarts and announces another certificate. The directory read the announcement less than 10 s ago,
-        // so it does not read it again yet.
+        // The node restarts, and writes a new announcement. The directory has read this node's announcement less than
+        // 10 s ago, so it does not read it again yet.
         announce(&store, "job", "web-1", "b1", Some(peer)).await;
         assert_eq!(directory.addresses(&asks("job", "web-1", "b1")).await, Ok(None));
         assert_eq!(directory.addresses(&asks("job", "web-1", "a1")).await, Ok(found));
@@ -169,7 +169,7 @@ mod tests {
             reading.at -= VALID_FOR;
         }
         assert_eq!(directory.addresses(&asks("job", "web-1", "a1")).await, Ok(None));
-        // The node has no announcement in the other election.
+        // The node has no announcement in this other election.
         assert_eq!(directory.addresses(&asks("another", "web-1", "b1")).await, Ok(None));
     }
 }

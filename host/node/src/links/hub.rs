@@ -1,10 +1,10 @@
 //! The hub: one loop that decides which peers are linked, what is sent to them, and which hints an election receives.
 //!
-//! Each peer runs as the same user, or is on another machine and has the key of a certificate that a node of the
-//! election has announced. All peers are untrusted. Limits apply to each peer and to all peers together: the number of
-//! connections, the time until the hello, the length and rate of lines, and the number of unread lines. The hub
-//! disconnects a peer that exceeds a limit. Each link has a task that reads and writes (`link`); the hub makes all
-//! decisions.
+//! A peer on this machine runs as the same user. A peer on another machine has proved that it has the key of a
+//! certificate that a node of the election has announced. All peers are untrusted. Limits apply to each peer and to all
+//! peers together: the number of connections, the time until the hello, the length and rate of lines, and the number of
+//! unread lines. The hub disconnects a peer that exceeds a limit. Each link has a task that reads and writes (`link`);
+//! the hub makes all decisions.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -37,22 +37,23 @@ const MAX_STRANGERS: usize = 64;
 const ACCEPT_EVERY: Duration = Duration::from_millis(2);
 /// Minimum interval between accepted network connections, each of which costs a TLS handshake.
 const ACCEPT_NETWORK_EVERY: Duration = Duration::from_millis(20);
-/// Rate limit for messages: the hub handles a burst of this many, and then one more after each interval. The limit
-/// bounds the CPU time that all peers together can use.
+/// Rate limit for messages: the hub handles a burst of this many messages, and then one more message per interval. The
+/// limit bounds the CPU time that all peers together can use.
 const MESSAGES: (u32, Duration) = (512, Duration::from_millis(1));
-/// Maximum number of tasks whose links have been removed. Such a task ends once its last reads and writes are done.
+/// Maximum number of tasks that still run after their links have been removed. Such a task ends once its last reads and
+/// writes are done.
 const ENDING_TASKS: usize = 64;
 /// Lifetime after which a link counts as a success, and the backoff is reset.
 const SUCCESS_AFTER: Duration = Duration::from_secs(10);
 /// Consecutive dial failures before the first log line. A leader rejects a new node until it has read the node's
-/// announcement. With the backoff, this many failures take longer than that.
+/// announcement. With the backoff, it takes longer than that to fail this many times.
 const LOG_AFTER: u32 = 8;
 /// Number of unread lines at which the hub disconnects a peer.
 const LINE_QUEUE: usize = 16;
 /// Number of events, from all links together, that may be queued for the hub.
 const EVENT_QUEUE: usize = 256;
-/// Minimum interval between two `Look` messages of an election. A message that comes sooner is delayed rather than
-/// dropped, since it may report a later write.
+/// Minimum interval between two `Look` messages for an election. A message that arrives sooner is delayed rather than
+/// dropped, because it may report a later write.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Time that peers have at shutdown to read the remaining lines.
 const FLUSH_WITHIN: Duration = Duration::from_millis(200);
@@ -119,7 +120,7 @@ impl ElectionSinks {
         let _ = self.hints.try_send(Hint::Silent { from });
     }
 
-    /// Reports that this host has neither a linked leader nor listeners, after a hub has ended.
+    /// Reports, after a hub has ended, that this host is not linked to a leader and has no listeners.
     pub(super) fn reset(&mut self) {
         self.report_end();
         self.report_listeners(0);
@@ -165,7 +166,7 @@ struct Election<'a> {
     /// The last renewal that the supervisor reported, and the time of the report.
     last_renewal: Option<(LeaderMessage, Instant)>,
     leader_link: Option<LeaderLink>,
-    /// Time of the next `Look` if one is pending, otherwise of the last one.
+    /// Time of the next `Look`, if one is pending. Otherwise, the time of the last one.
     next_look: Option<Instant>,
 }
 
@@ -499,7 +500,7 @@ impl<'a> Hub<'a> {
         }
         let caller = incarnation.clone().zip(node.clone()).filter(|_| over == Some(Transport::Network));
         if caller.is_some() {
-            // A caller has one link per election, so a new call replaces an older link.
+            // A caller has one link per election, so a new connection replaces an older one.
             let is_other = |known: &Link| known.caller == caller && known.election.as_ref() == Some(&election);
             self.links.retain(|_, known| !is_other(known));
         }
@@ -521,8 +522,8 @@ impl<'a> Hub<'a> {
                 known.last_renewal = None;
             }
             known.listeners.add(link, node);
-            // The peer has not sent its candidacy yet, so report no place in the order of succession. The next renewal
-            // reports it.
+            // The peer has not sent its candidacy yet, so it has no place in the order of succession. The message about
+            // the next renewal tells it its place.
             messages.extend(known.last_renewal.as_ref().map(|(message, at)| message.later(at.elapsed()).to_peer(None)));
             known.sinks.report_listeners(known.listeners.count());
         }
@@ -598,7 +599,7 @@ mod tests {
         timeout(Duration::ZERO, reader.reason(Instant::now())).await.is_ok()
     }
 
-    /// A command is such a peer: it sends `Look` and disconnects immediately.
+    /// An operator's command is a peer of this kind: it sends `Look` and disconnects immediately.
     #[tokio::test]
     async fn hint_is_delivered_when_peer_disconnects_before_hello() {
         let notifier = ChangeNotifier::default();
@@ -617,7 +618,7 @@ mod tests {
         assert!(is_notified(&mut reader).await);
     }
 
-    /// The last `Look` must not be dropped, because it may report the last write.
+    /// The last `Look` must not be lost, because it may be about the last write.
     #[tokio::test]
     async fn last_of_many_looks_is_forwarded_after_the_interval() {
         let notifier = ChangeNotifier::default();

@@ -98,7 +98,7 @@ pub(super) async fn carry(
                             return;
                         }
                     }
-                    // Ignore a message that only later versions know.
+                    // Ignore messages that only later versions of Baton know.
                     Ok(None) => {}
                     Err(_) => break,
                 }

@@ -58,7 +58,7 @@ impl Listeners {
 
 fn tie_breaker() -> u64 {
     let mut bytes = [0; 8];
-    // If random numbers are unavailable, all listeners tie.
+    // If random numbers are unavailable, all listeners get the same tie-breaker.
     let _ = getrandom::fill(&mut bytes);
     u64::from_le_bytes(bytes)
 }

@@ -2,12 +2,11 @@
 //! store less often.
 //!
 //! Every message is an untrusted [`Hint`]. A hint only makes a node read the store earlier or later, and Baton also
-//! works without hints. For each election, a standby connects to the socket of the host that is named in the lease
-//! record, `DIR/links/INCARNATION`.
-//! The leader's host reports its renewals and the release of the lease. The standby reports whether it could acquire
-//! the lease. If either host finds a change in the store that all nodes should read, it notifies the other. If `--peer`
-//! is set, hosts on different machines exchange the same messages over TLS, and authenticate each other by the
-//! announced certificates.
+//! works without hints. For each election, a standby connects to the socket of the host that the lease record names
+//! (`DIR/links/INCARNATION`). The leader's host reports its renewals and the release of the lease. The standby reports
+//! whether it could acquire the lease. If either host finds a change in the store that all nodes should read, it
+//! notifies the other. If `--peer` is set, hosts on different machines exchange the same messages over TLS, and
+//! authenticate each other by the announced certificates.
 //!
 //! One thread of the host runs all links. Its `hub` decides which peers are linked and what is sent to them. The
 //! memory and CPU time of all links are bounded, and no thread that renews leases, kills instances or gates effects
@@ -43,7 +42,7 @@ pub use wire::Candidacy;
 pub use wire::READER;
 use wire::{Leader, LeaderMessage};
 
-/// Length of an election's queue of messages to send, and of its queue of hints to handle. If a queue is full, new
+/// Capacity of each of an election's two queues: the messages to send, and the hints to handle. If a queue is full, new
 /// entries are dropped.
 const WAITING: usize = 32;
 
@@ -53,7 +52,7 @@ const FOLDER: &str = "links";
 pub const MAX_LINKS: usize = 1024;
 
 /// Returns the folder that contains the sockets of a store's hosts. Only a store that is itself a folder on this
-/// machine has one.
+/// machine has such a folder.
 #[must_use]
 pub fn folder(store: &StoreUrl) -> Option<PathBuf> {
     match store {
@@ -122,13 +121,13 @@ impl LinkHandle {
         let Some(channels) = &mut self.0 else { return };
         let message = match word {
             Word::Leads { term, renewed } => LeaderMessage::leads(*term, now.since(*renewed)),
-            // The store may contain an invalid node name. No node has that name, so drop it.
+            // The node name comes from the store and may be invalid. No node can have an invalid name, so drop it.
             Word::GivesUp => LeaderMessage::GivesUp { to: to.filter(|to| NodeId::new(to).is_ok()).map(str::to_owned) },
         };
         channels.last_renewal = matches!(word, Word::Leads { .. }).then(|| (message.clone(), Instant::now()));
         let is_listened = *channels.listened.borrow();
-        // If this notification is a repetition, a listener that received the first one may have disconnected since. It
-        // may still acquire the lease, so keep `gives_up` set.
+        // If this notification was sent before, a listener that received it then may have disconnected since. That
+        // listener may still acquire the lease, so keep `gives_up` set.
         channels.gives_up = matches!(message, LeaderMessage::GivesUp { .. }) && (is_listened || channels.gives_up);
         if is_listened {
             // If the queue is full, drop the message: it would arrive late anyway.
@@ -215,7 +214,7 @@ mod tests {
     use super::*;
     use crate::telemetry::Format;
 
-    /// A line with such a name would be so long that a peer would reject it.
+    /// A message with such a name would be so long that a peer would reject it.
     #[test]
     fn names_that_no_node_can_have_are_not_forwarded() {
         let (mut line, mut endpoint) = test_line();
@@ -233,7 +232,7 @@ mod tests {
         }
     }
 
-    /// Messages without a listener would wake the links thread needlessly.
+    /// While no node listens, messages are held back: they would wake the links thread for nothing.
     #[tokio::test]
     async fn last_renewal_is_sent_once_a_node_begins_to_listen() {
         let (mut line, mut endpoint) = test_line();
@@ -253,7 +252,8 @@ mod tests {
         assert!(hears_nothing(&mut line).await && endpoint.messages.try_recv().is_err(), "sent only once");
         renewed(&mut line);
         assert_eq!(endpoint.messages.try_recv().unwrap(), LeaderMessage::Leads { term: 7, age_ms: 1000 });
-        // If a leader gives up the lease while no node listens, a listener that connects later receives no renewal.
+        // The leader gives up the lease while no node listens. A node that starts to listen later must not receive a
+        // renewal.
         endpoint.listened.send_replace(false);
         line.tell(&Word::GivesUp, SECOND, None);
         endpoint.listened.send_replace(true);
@@ -269,8 +269,8 @@ mod tests {
         endpoint.listened.send_replace(true);
         gives_up(&mut line);
         assert!(line.has_heir());
-        // The listener disconnects in order to acquire the lease. The leader then repeats its notification, although no
-        // node listens.
+        // The listener disconnects, because it is about to acquire the lease. The leader then repeats its message,
+        // although no node listens.
         endpoint.listened.send_replace(false);
         gives_up(&mut line);
         line.wants(None, Candidacy::default());

@@ -20,7 +20,7 @@ pub struct PeerAddr {
     port: u16,
 }
 
-/// The error if a string is not a valid [`PeerAddr`].
+/// The error returned when a string is not a valid [`PeerAddr`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "{text:?} is not an address that other nodes can reach: write HOST:PORT, as in web-3.example:7072 or \
@@ -89,7 +89,7 @@ pub struct PeerSettings {
     pub advertise: Option<PeerAddr>,
 }
 
-/// A host's listening socket and key, before the links thread accepts connections.
+/// A host's listening socket and key. They are created before the links thread starts.
 pub struct PeerListener {
     pub(super) listener: TcpListener,
     pub(super) identity: Identity,
@@ -99,7 +99,7 @@ pub struct PeerListener {
     pub advertised: PeerAddr,
 }
 
-/// The error if a host cannot listen for other machines.
+/// The error returned when a host cannot listen for connections from other machines.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
     /// The address could not be bound.
@@ -205,7 +205,7 @@ mod tests {
         assert!(long.parse::<PeerAddr>().unwrap_err().to_string().len() < 300);
     }
 
-    /// The host sets these options on its listener, and accepted sockets inherit them.
+    /// The host sets these options on its listening socket. Accepted sockets inherit them.
     #[test]
     fn accepted_socket_detects_a_dead_peer_within_10_s() {
         use rustix::net::sockopt;

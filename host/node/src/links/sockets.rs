@@ -69,7 +69,7 @@ impl SocketFolder {
 /// If the socket cannot be created.
 fn listen(folder: &Path, incarnation: &str) -> io::Result<UnixListener> {
     let unfinished = folder.join(format!(".{incarnation}"));
-    // A process that ended between the two steps may have left this socket.
+    // A process that ended after `bind` but before `rename` may have left this socket behind.
     let _ = std::fs::remove_file(&unfinished);
     let listener = UnixListener::bind(&unfinished)?;
     std::fs::rename(&unfinished, folder.join(incarnation))?;

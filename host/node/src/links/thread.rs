@@ -58,9 +58,9 @@ pub struct LinksThread {
 }
 
 impl Links {
-    /// Creates the links of a host's incarnation, at most `max_links` at a time. If `folder` is set, it is the folder
-    /// with the sockets of this machine's hosts. If `peers` is set, links with other machines are enabled, and peers
-    /// are looked up in the store.
+    /// Creates the links for a host's incarnation, with at most `max_links` open at a time. If `folder` is set, it is
+    /// the folder that contains the sockets of this machine's hosts. If `peers` is set, links with other machines are
+    /// enabled, and peers are looked up in the store.
     #[must_use]
     pub fn new(
         (node, incarnation): (&str, &str),
@@ -117,7 +117,7 @@ impl Links {
 }
 
 impl LinksThread {
-    /// Waits briefly until the remaining messages are sent, then ends the thread.
+    /// Waits briefly for the remaining messages to be sent, then ends the thread.
     pub async fn shutdown(mut self) {
         let _ = timeout(STOP_WITHIN, self.works.changed()).await;
     }

@@ -24,7 +24,7 @@ use tokio_rustls::rustls::{
 };
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
-/// Upper bound on the size of a certificate, in bytes. A host's certificate has a few hundred bytes.
+/// Upper bound on the size of a certificate, in bytes. A host's certificate is a few hundred bytes long.
 const LONGEST_CERTIFICATE: usize = 1024;
 
 /// The key and the certificate of this run of the host.
@@ -34,7 +34,7 @@ pub(super) struct Identity {
     key: Vec<u8>,
 }
 
-/// The error if a host cannot generate a key.
+/// The error returned when a host cannot generate a key.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct NoIdentity(#[from] rcgen::Error);
@@ -69,7 +69,7 @@ impl Identity {
         PrivateKeyDer::from(PrivatePkcs8KeyDer::from(self.key.clone()))
     }
 
-    /// Returns an acceptor for clients that have any certificate and its key.
+    /// Returns an acceptor that accepts any client certificate, provided that the client has its key.
     ///
     /// # Errors
     /// If the certificate and the key do not match.
@@ -101,8 +101,8 @@ impl Identity {
     }
 }
 
-/// Completes the handshake with a client, and returns the fingerprint of its certificate. The client has then proved
-/// that it has the key.
+/// Completes the handshake with a client, and returns the fingerprint of its certificate. At that point, the client has
+/// proved that it has the certificate's key.
 ///
 /// # Errors
 /// If the connection or the handshake fails.
@@ -251,13 +251,13 @@ mod tests {
 
     use super::*;
 
-    /// Connects a client to a server. Returns the client's fingerprint as the server sees it, and true if the client
+    /// Connects a client to a server. Returns the client's fingerprint as seen by the server, and true if the client
     /// accepts the server.
     async fn meet(acceptor: TlsAcceptor, connector: TlsConnector) -> (Option<Digest>, bool) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let connects = async {
             let mut stream = connect(&connector, TcpStream::connect(listener.local_addr().unwrap()).await?).await?;
-            // A rejected client receives the error only when it reads.
+            // A client that the server rejects gets the error only when it reads.
             stream.read_u8().await
         };
         let accepts = async {
@@ -285,7 +285,8 @@ mod tests {
         assert_eq!(meet(called.acceptor().unwrap(), Arc::new(nobody).into()).await, (None, false));
     }
 
-    /// The thief presents another node's certificate, which is public, but has only its own key.
+    /// The thief presents the certificate of another node, which is public. It has only its own key, not that of the
+    /// other node.
     #[tokio::test]
     async fn stolen_certificate_is_refused_without_its_key() {
         let [called, caller, thief] = [(); 3].map(|()| Identity::make().unwrap());

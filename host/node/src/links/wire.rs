@@ -15,7 +15,7 @@ use crate::node::NodeId;
 /// Upper bound on the length of a line, in bytes.
 pub(super) const LONGEST: usize = 1024;
 
-/// Upper bound on a reported age. Higher ages are reduced to this value.
+/// Upper bound on a reported age. Greater ages are reduced to this value.
 const LONGEST_AGO: Duration = Duration::from_secs(3600);
 
 /// Parses messages from peers, for the tests of untrusted bytes.
@@ -36,7 +36,7 @@ pub const READER: Reader = Reader {
     },
 };
 
-/// A message from one node to another. A node ignores messages that only later versions know.
+/// A message from one node to another. A node ignores messages that only later versions of Baton know.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum PeerMessage {
@@ -50,10 +50,10 @@ pub(super) enum PeerMessage {
         #[serde(default)]
         incarnation: Option<String>,
     },
-    /// Sent by the leader: it leads, last renewed its lease `age_ms` ago, and assigns the receiver this place in the
-    /// order of succession.
+    /// Sent by the leader: it last renewed its lease `age_ms` ago, and assigns the receiver this place in the order of
+    /// succession.
     Leads { term: Term, age_ms: u64, place: Option<u32> },
-    /// Sent by the leader: it has given up the lease, or may have.
+    /// Sent by the leader: it has given up the lease, or may have done so.
     GivesUp { place: Option<u32> },
     /// Sent by either side: the store has a change that all nodes should read.
     Look,
@@ -94,7 +94,7 @@ pub(super) enum LeaderMessage {
     Leads { term: Term, age_ms: u64 },
     /// The node has given up the lease. If `to` is set, that node is the preferred successor.
     GivesUp { to: Option<String> },
-    /// The store has a change. The leader to which this host listens is notified, too.
+    /// The store has changed. The leader to which this host listens is also notified.
     Look,
 }
 
@@ -122,14 +122,14 @@ impl LeaderMessage {
 }
 
 impl Leader {
-    /// Returns true if a node can have this incarnation and this name.
+    /// Returns true if the incarnation and the node name are valid.
     pub(super) fn is_within_bounds(&self) -> bool {
         is_incarnation(&self.incarnation) && NodeId::new(&self.node).is_ok()
     }
 }
 
 impl PeerMessage {
-    /// Parses a line. Returns `None` for a message that only later versions know.
+    /// Parses a line. Returns `None` for a message that only later versions of Baton know.
     ///
     /// # Errors
     /// [`MalformedLine`] if no version of Baton sends such a line.
@@ -167,9 +167,9 @@ impl PeerMessage {
     }
 }
 
-/// The error for a line that no version of Baton sends.
+/// The error returned for a line that no version of Baton sends.
 #[derive(Debug, thiserror::Error)]
-#[error("received a line that is not from a host of Baton")]
+#[error("received a line that is not from a Baton host")]
 pub(super) struct MalformedLine;
 
 /// Parses a line of JSON. Returns `None` if the line is valid JSON but unknown to this version.
@@ -191,7 +191,8 @@ pub(super) fn encode(message: &impl Serialize) -> Vec<u8> {
     line
 }
 
-/// Returns true if `text` can be an incarnation. As a path, such a string stays within its folder.
+/// Returns true if `text` has the form of an incarnation. A string of this form is safe as a file name: it cannot lead
+/// out of its folder.
 pub(super) fn is_incarnation(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase())
 }

@@ -19,7 +19,7 @@ const LONGEST_ID: usize = 128;
 
 #[derive(Deserialize)]
 pub(super) struct Machine {
-    /// The name by which events refer to the machine.
+    /// The machine's name, as it appears in events.
     pub(super) name: String,
 }
 
@@ -79,8 +79,8 @@ impl ScheduledEvent {
         }
     }
 
-    /// Returns true if Azure waits for an acknowledgement of this event, and this machine is the only one affected. An
-    /// acknowledgement applies to all machines of an event.
+    /// Returns true if Azure waits for an acknowledgement of this event, and no other machine is affected. An
+    /// acknowledgement applies to all machines that the event affects.
     pub(super) fn can_be_acknowledged(&self) -> bool {
         self.status == "Scheduled" && self.resources.len() == 1
     }
@@ -152,8 +152,8 @@ mod tests {
         assert_eq!(of(event("Freeze", "Started", &["a"])), Some(false), "the event has begun");
         for (status, shown) in [("Started", "Started"), ("Over", "Scheduled"), ("Acknowledged", "Scheduled")] {
             let planned = document(serde_json::json!([event("Freeze", status, &["a"])]));
-            // The document may claim that an event is acknowledged or over. Only this node decides that, so the event
-            // is shown as scheduled.
+            // The document may say that an event was acknowledged, or is over. Only this node decides that, so it shows
+            // the event as scheduled.
             assert!(matches!(planned.of("a")[0].to_event(), Event::Maintenance { status, .. } if status == shown));
         }
         assert_eq!(of(event("Freeze", "Scheduled", &["a", "b"])), Some(false), "b may not have stepped down");

@@ -2,8 +2,8 @@
 //!
 //! Azure announces such events through its metadata service (Scheduled Events). While an event is pending, this node is
 //! ineligible in all elections. It steps down, and then acknowledges the event, so that Azure need not wait. Baton's
-//! guarantees do not depend on this: a leader that is frozen without an announcement finds its term over when it wakes
-//! up.
+//! guarantees do not depend on this: if a leader is frozen without an announcement, it finds when it wakes up that its
+//! term is over.
 
 mod document;
 mod endpoint;
@@ -25,7 +25,7 @@ pub use endpoint::{Endpoint, NoEndpoint};
 
 use crate::telemetry::{ElectionTracker, Event, Log};
 
-/// The file that contains the machine's chassis tag, and the tag that all Azure machines have.
+/// The file that contains the machine's chassis tag, and the value of that tag on all Azure machines.
 const TAG: (&str, &str) = ("/sys/class/dmi/id/chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77");
 
 const METADATA: &str = "http://169.254.169.254";
@@ -37,11 +37,11 @@ const POLL: Duration = Duration::from_secs(1);
 
 const AT_ONCE: usize = 16;
 
-/// Interval between checks whether this node has stepped down.
+/// Interval at which to check whether this node has stepped down.
 const STEP_DOWN_POLL: Duration = Duration::from_millis(50);
 
-/// If the service does not respond for this long, the node becomes eligible again. The time is long, because Azure
-/// takes minutes to enable the service when a machine first uses it.
+/// If the service does not respond for this long, the node becomes eligible again. The time is this long because Azure
+/// takes minutes to enable the service after a machine first uses it.
 const OUTAGE: Duration = Duration::from_secs(300);
 
 /// The source of planned events, as set by `--scheduled-events`.
@@ -151,11 +151,12 @@ impl Maintenance {
             may_acknowledge && event.can_be_acknowledged() && !state.acknowledged.contains(&event.id)
         };
         let mut waiting: Vec<_> = events.iter().copied().filter(to_acknowledge).collect();
-        // If the node has not stepped down yet, the next poll tries again, with the events at that time.
+        // If the node has not stepped down yet, try again at the next poll, with the events that are planned by then.
         if waiting.is_empty() || !self.has_stepped_down().await {
             return;
         }
-        // Sort events whose acknowledgement has failed to the end, so that they do not delay the others.
+        // Acknowledge events whose acknowledgement has failed before after all others, so that they do not delay the
+        // others.
         waiting.sort_by_key(|event| state.refused.contains(&event.id));
         let mut answers = FuturesUnordered::new();
         for event in waiting.into_iter().take(AT_ONCE) {
@@ -187,8 +188,8 @@ impl Maintenance {
         self.log.emit(None, Event::Error { error });
     }
 
-    /// Waits until this node leads nothing and runs nothing, but at most until the next poll. Returns true if it has
-    /// stepped down.
+    /// Waits until this node leads no election and runs no instance, but at most until the next poll. Returns true if
+    /// the node has stepped down.
     async fn has_stepped_down(&self) -> bool {
         let until = Instant::now() + POLL;
         loop {
@@ -260,7 +261,7 @@ mod tests {
     use crate::node::NodeId;
     use crate::telemetry::{Format, Style};
 
-    /// Refuses to acknowledge event A, like a firewall that blocks POST.
+    /// Refuses the acknowledgment of event A, as a firewall that blocks POST would do.
     async fn refuse_event_a(listener: TcpListener) {
         while let Ok((mut stream, _)) = listener.accept().await {
             let (mut request, mut piece) = (Vec::new(), [0; 4096]);

@@ -2,8 +2,8 @@
 //!
 //! Baton's guarantees do not require unique node ids, because each start of a host has its own incarnation. Without
 //! `--node`, a host's id consists of the machine's name and the number of the first free **slot** on the machine
-//! (`web-3-0`). The host locks the slot's file while its process lives. Hosts on one machine therefore have different
-//! ids, and a restarted host can get its old id again.
+//! (`web-3-0`). The host keeps the slot's file locked while its process lives. Hosts on one machine therefore have
+//! different ids, and a restarted host can get its old id again.
 
 use std::fmt;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -46,7 +46,7 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// The way in which this host gets its id.
+/// The source of this host's id.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NodeChoice {
     /// Set by `--node`.
@@ -68,7 +68,7 @@ impl NodeChoice {
     pub fn slot(folder: &Path) -> Result<Self, NodeError> {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         NodeId::new(&format!("{name}-{SLOTS}"))?;
-        // A slash would put the lock file elsewhere.
+        // A slash would put the lock file outside the folder.
         if name.contains('/') {
             return Err(NodeError::Invalid(name));
         }
@@ -111,7 +111,7 @@ impl ClaimedId {
     }
 }
 
-/// The reason why a host has no id.
+/// The error returned when a host cannot get an id.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// The text is not a valid id.

@@ -1,9 +1,9 @@
-//! Steering: sends operators' commands to the nodes of an election, through an object in the store
+//! Steering: the operators' commands to the nodes of an election, passed through an object in the store
 //! ([`baton_store::steering`]).
 //!
-//! `watch` is the node's side. It decides nothing about leases: the supervisor passes the commands to the elector as
-//! the node's eligibility, which only prevents or ends a term. `operator` is the operator's side, which is shared by
-//! the commands and the admin endpoint. `preempt` lets a leader request a transfer by itself.
+//! `watch` is the node's side. It decides nothing about leases. The supervisor passes the commands to the elector as
+//! the node's eligibility, which can only prevent a term or end one. `operator` is the operator's side, which is shared
+//! by the commands and the admin endpoint. `preempt` lets a leader request a transfer by itself.
 
 pub mod operator;
 mod preempt;

@@ -3,7 +3,7 @@
 //! While the node leads, it checks for such a node every few seconds, through its own handle to the store, and requests
 //! a transfer as an operator would. No guarantee depends on this: if the other node does not acquire the lease soon,
 //! this node continues to lead. Two nodes cannot pass the lease back and forth rapidly: it moves only to a node with a
-//! higher priority, and each time the lease comes back, the wait before the next hand-over doubles.
+//! higher priority, and each time the lease comes back, this node waits twice as long before the next hand-over.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -25,18 +25,18 @@ use crate::telemetry::ElectionTracker;
 /// Shortest and longest interval between checks.
 const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
 
-/// Additional time to wait for the outcome of a transfer, after its maximum duration.
+/// Additional time to wait for the outcome of a transfer, after the maximum duration of the transfer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Interval between hand-overs of a host. In this time, the new leader announces whether it has reached its leadership
+/// Interval between a host's hand-overs. It gives the new leader time to announce whether it has reached its leadership
 /// limit.
 const HAND_OVER_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Wait after a hand-over: initial and maximum. Each further hand-over doubles it, until none has happened for the
-/// maximum time.
+/// Wait after a hand-over: initial and maximum. Each further hand-over doubles the wait. It is reset once no hand-over
+/// has happened for the maximum time.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(60 * 60));
 
-/// Serializes the hand-overs of a host. Clones are for the same host.
+/// Serializes a host's hand-overs. All clones belong to the same host.
 #[derive(Clone, Default)]
 pub struct HandOvers(Arc<Mutex<()>>);
 
@@ -64,7 +64,7 @@ impl Preemption {
     /// Periodically looks for a node to hand over to, until the future is dropped.
     pub async fn watch(self) {
         let mut pace = HandOverPace::default();
-        // The incarnation of the last target. If the lease came back from there, the next hand-over prefers other
+        // The incarnation of the last target. If the lease came back from that target, the next hand-over prefers other
         // nodes.
         let mut asked_last: Option<String> = None;
         loop {
@@ -81,7 +81,7 @@ impl Preemption {
         }
     }
 
-    /// Returns the module of this node if it leads and is eligible.
+    /// Returns this node's module, if the node leads and is eligible.
     fn leads_with(&self) -> Option<Digest> {
         let view = self.tracker.view();
         view.leads(self.clock.now())?;
@@ -107,7 +107,7 @@ impl Preemption {
         operator.reason = Some(format!("{} has priority {theirs}, and {} {priority}", heir.node, itself.node));
         match operator.hand_over(itself, heir, &steering).await {
             Err(NoEffect::Refused(_)) => None,
-            // The target leads, or did not acquire the lease, or the outcome is unknown. Back off in each case.
+            // Back off, whether the target leads, did not acquire the lease, or the outcome is unknown.
             Ok(_) | Err(_) => Some(heir.incarnation.clone()),
         }
     }
@@ -120,8 +120,8 @@ struct Leading<'a> {
 }
 
 impl Leading<'_> {
-    /// Finds the best node to hand over to: it has a higher priority than the leader, and could acquire the lease at
-    /// once. Among several such nodes, chooses one with the highest priority.
+    /// Finds the best node to hand over to. Such a node has a higher priority than the leader, and could acquire the
+    /// lease at once. If there are several, chooses one with the highest priority.
     fn heir<'a>(
         &self,
         steering: &Steering,
@@ -194,7 +194,7 @@ mod tests {
         Digest::of(b"one")
     }
 
-    /// Creates the announcement of a node that could lead and has not read any commands.
+    /// Returns the announcement of a node that could lead, and that has not read any commands.
     fn announcement(node: &str, priority: u8) -> Announcement {
         Announcement {
             version: "0.1.0".to_owned(),
@@ -243,8 +243,8 @@ mod tests {
             Announcement { at_leadership_limit: true, ..announcement("web-2", 100) },
             Announcement { duplicate: Some("3".to_owned()), ..announcement("web-2", 100) },
             Announcement { priority: None, ..announcement("web-2", 100) },
-            // This announcement has the leader's own node id. Another host with the same id wrote it, or this host
-            // before a restart.
+            // A node with the leader's own id. The announcement is from another host that uses the same id, or from
+            // this host before it restarted.
             announcement("web-1", 100),
         ]);
         for node in cannot {

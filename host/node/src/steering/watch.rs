@@ -48,13 +48,13 @@ pub struct SteeringWatch {
 
 #[derive(Default)]
 struct Reader {
-    /// Reads are numbered in the order in which they begin. These are the number of the last read that has begun, and
-    /// the number of the latest read whose response was used.
+    /// Reads are numbered in the order in which they begin. `reads_begun` is the number of the last read that has
+    /// begun. `latest_read` is the number of the latest read whose response was used.
     reads_begun: u64,
     latest_read: u64,
-    /// The last reported error in the content of the steering object.
+    /// The error in the content of the steering object that was last reported.
     wrong: Option<String>,
-    /// The last reported error of a read.
+    /// The read error that was last reported.
     unreadable: Option<String>,
 }
 
@@ -67,22 +67,23 @@ pub struct SteeringState {
     mark: Option<String>,
     suspended: Option<CommandOrigin>,
     request: Option<String>,
-    /// The request to step down, and the time at which it ends.
+    /// The request to step down, and the time at which it expires.
     stepped_down: Option<(CommandOrigin, Time)>,
     /// The transfer to another node, and the time until which this node is ineligible because of it.
     transfer: Option<(CommandOrigin, String, Time)>,
-    /// The transfer to this node, and the time at which it ends.
+    /// The transfer to this node, and the time at which it expires.
     called: Option<(CommandOrigin, Time)>,
 }
 
-/// Longest time for which a transfer makes all nodes except its target ineligible: a hand-off and two polls.
+/// Longest time for which a transfer makes all nodes except its target ineligible: the duration of a hand-off and two
+/// polling intervals.
 #[must_use]
 pub fn longest_transfer(timing: &Timing) -> Duration {
     hand_off(timing).saturating_add(2 * LONGEST_POLL)
 }
 
 /// Time for which a leader stays ineligible after it has released the lease. If no other node acquires the lease, the
-/// election has no leader for at most this time plus one poll.
+/// election has no leader for at most this time plus one polling interval.
 pub const TAKEN_WITHIN: Duration = LAST_LINES.saturating_add(LONGEST_POLL.saturating_mul(3));
 
 impl Default for SteeringState {
@@ -131,7 +132,7 @@ impl SteeringState {
         }
     }
 
-    /// Returns the origin of the command that caused the ineligibility, if it was one of the commands in this state.
+    /// Returns the origin of the command that caused the ineligibility, if this state contains that command.
     #[must_use]
     pub fn origin(&self, ineligibility: &Ineligibility) -> Option<&CommandOrigin> {
         let stepped_down = self.stepped_down.as_ref().map(|(order, _)| order);
@@ -200,7 +201,7 @@ impl SteeringWatch {
             let began = Instant::now();
             let read = timeout(READ_WITHIN, self.read_once()).await;
             let is_read = matches!(read, Ok(Ok(())));
-            // The store's errors are reported by the parts that depend on the store.
+            // Do not report the store's errors here: the parts that depend on the store report them.
             let planned = if is_read {
                 wait = POLL;
                 notifier.next(Instant::now(), POLL)
@@ -217,8 +218,9 @@ impl SteeringWatch {
         self.state.borrow().version.is(version)
     }
 
-    /// Reads the commands now. Returns true if this succeeds in time; otherwise, the commands read last stay in force.
-    /// A node calls this before it acquires a lease that may have been released because of a command.
+    /// Reads the commands now. Returns true if the read succeeds in time. Otherwise, the commands from the last
+    /// successful read stay in force. A node calls this before it acquires a lease that may have been released because
+    /// of a command.
     pub async fn read_within(&self, within: Duration) -> bool {
         let read_once = async {
             loop {
@@ -243,7 +245,7 @@ impl SteeringWatch {
         let mut reader = self.reader();
         let reading = match reading {
             Err(error) => {
-                // After the first successful read, report errors that do not go away by themselves.
+                // Once one read has succeeded, report errors that do not go away by themselves.
                 if let StoreError::Misconfigured(why) = &error
                     && self.state.borrow().mark.is_some()
                 {
@@ -258,7 +260,7 @@ impl SteeringWatch {
             Ok(reading) => reading,
         };
         reader.unreadable = None;
-        // Reads may overlap. The result of the read that began later wins.
+        // Reads may overlap. The response to the read that began later takes precedence.
         if number <= reader.latest_read {
             return Ok(());
         }
@@ -356,7 +358,7 @@ mod tests {
         state.eligibility(0, None).commands.into_iter().find(applies).map(|one| one.cause.word())
     }
 
-    /// True if the node is the target of a transfer by an operator.
+    /// True if an operator has transferred the lease to this node.
     fn is_chosen(state: &SteeringState, now: u64) -> bool {
         state.eligibility(0, None).chosen.is_some_and(|chosen| at(now) < chosen.until && chosen.by_operator)
     }
@@ -415,7 +417,7 @@ mod tests {
         assert_eq!(word(&state, 101), None, "another start of the node was meant");
         take(&mut state, step_down("2", "ab"), 200);
         assert_eq!((word(&state, 259), word(&state, 260)), (Some("stepped-down"), None));
-        // Reading the same request again changes nothing.
+        // The node reads the same request again. This changes nothing.
         take(&mut state, step_down("2", "ab"), 250);
         assert_eq!(word(&state, 260), None);
 

@@ -1,4 +1,4 @@
-//! The supervisor's instance: starts it, tracks its state, and handles its end.
+//! The part of the supervisor that starts an instance, tracks its state, and handles its end.
 
 use std::sync::Arc;
 
@@ -19,9 +19,9 @@ pub(super) struct Serving {
     pub handle: Box<dyn InstanceHandle>,
     term: Term,
     module: Digest,
-    /// True if another version is about to replace it.
+    /// True if another version is about to replace this instance.
     is_replaced: bool,
-    /// True once the instance has counted as stalled.
+    /// True once the instance has been counted as stalled.
     is_stalled: bool,
     killed: Option<Time>,
 }
@@ -123,11 +123,11 @@ impl Run {
     /// and delivers the input later, once these lines have been written or dropped. A term that ends in an orderly way
     /// therefore loses no lines, as long as the log is read in time.
     fn after_last_lines(&mut self, gone: Input) -> Option<Input> {
-        // If the lease is lost while the lines are waiting, their deadline still applies.
+        // If the lease is lost while the lines wait to be written, their deadline still applies.
         let Some(lines) = self.lines.clone().filter(|_| self.config.log.has_lines()) else { return Some(gone) };
         let written = self.config.log.written();
         self.requests.spawn(async move {
-            // After this wait, end the lines' deadline, so that the writer drops and counts any remaining lines.
+            // Then let the lines' deadline pass, so that the writer drops and counts the lines that remain.
             let _ = timeout(LAST_LINES.min(lines.remaining()), written).await;
             lines.end();
             gone
@@ -135,7 +135,7 @@ impl Run {
         None
     }
 
-    /// Returns the time at which the instance will count as stalled unless it makes progress before then.
+    /// Returns the time at which the instance counts as stalled if it makes no progress until then.
     pub(super) fn stalls_at(&self) -> Option<Time> {
         let serving = self.serving.as_ref().filter(|serving| !serving.is_stalled)?;
         Some(serving.handle.last_progress() + self.config.stall_after?)

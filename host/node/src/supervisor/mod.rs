@@ -1,16 +1,16 @@
 //! The supervisor of one coordinator: carries out the decisions of its elector.
 //!
-//! The supervisor is the only part that knows both the lease and the instance. It decides nothing but the host's quota.
-//! It sends requests to the store concurrently, each with a timeout, and starts, stops and kills the instance. Every
-//! result goes back to the elector as an input. The supervisor runs on the control runtime, on which no guest ever
-//! runs.
+//! The supervisor is the only part that knows both the lease and the instance. The only decision that it makes itself
+//! is about the host's quota. It sends requests to the store concurrently, each with a timeout, and starts, stops and
+//! kills the instance. Every result goes back to the elector as an input. The supervisor runs on the control runtime,
+//! on which no guest ever runs.
 //!
-//! Waking a thread costs more than the work for which it is woken, especially on a small, busy machine. The supervisor
-//! therefore writes the message that starts an instance, and sends the signal that kills it, on its own thread. Other
-//! threads, including the log's writer, are woken afterwards.
+//! Waking a thread costs more than the work that it is woken for, especially on a small, busy machine. The supervisor
+//! therefore writes the message that starts an instance, and sends the signal that kills it, on its own thread. It
+//! wakes other threads, including the log's writer, only afterwards.
 //!
-//! An instance counts as gone only once its lines have been written or dropped. Only then is its lease released or
-//! another instance started. Lines that are not read within 0.5 s, or before the term's deadline, are dropped.
+//! An instance counts as gone only once its lines have been written or dropped. Until then, the lease is not released,
+//! and no other instance starts. Lines that are not read within 0.5 s, or before the term's deadline, are dropped.
 
 mod instance;
 mod output;
@@ -47,9 +47,9 @@ use output::Replaced;
 pub use quota::LeadershipQuota;
 use ready_modules::ReadyModules;
 
-/// Maximum interval between readings of the clock while the node holds a lease without an instance. Timers stop while
-/// the machine sleeps, so only a reading of the clock reveals a sleep. While an instance runs, no such readings are
-/// needed, because the watchdog notifies the supervisor after a sleep.
+/// Maximum interval at which to read the clock while the node holds a lease but runs no instance. Timers stop while the
+/// machine sleeps, so only the clock reveals that it has slept. While an instance runs, this is not needed: after a
+/// sleep, the watchdog notifies the supervisor.
 const LONGEST_WAIT_UNWATCHED: Duration = Duration::from_millis(250);
 
 /// Upper bound on the time that a successor needs to acquire a released lease after it is notified.
@@ -76,13 +76,13 @@ pub struct Supervisor {
     pub store: Arc<dyn LeaseStore>,
     /// Starts instances.
     pub launcher: Arc<dyn Launch>,
-    /// The modules to run, now and later.
+    /// The modules to run. The supply changes over time.
     pub supply: watch::Receiver<Supply>,
     /// True if all nodes are expected to run the same module. The node then logs any difference.
     pub one_module: bool,
-    /// Reason why this node is drained, if it is.
+    /// The reason why this node is drained, if it is.
     pub drained: watch::Receiver<Drained>,
-    /// The channel for the judgements on versions.
+    /// The channel for judgements on versions.
     pub judgements: mpsc::UnboundedSender<Judgement>,
     /// The operators' steering commands.
     pub steering_watch: Arc<SteeringWatch>,
@@ -98,15 +98,16 @@ pub struct Supervisor {
     pub log: Log,
     /// The links for the election.
     pub link: LinkHandle,
-    /// Receives the views of this node, and shows them to outside observers.
+    /// Receives this node's views, and makes them available to outside observers.
     pub tracker: Arc<ElectionTracker>,
 }
 
 impl Supervisor {
-    /// Takes part in the election until the host must shut down. Then ends the instance, and after that the lease.
+    /// Takes part in the election until the host must shut down. Then ends the instance, and afterwards releases the
+    /// lease.
     ///
     /// # Errors
-    /// The system cannot provide random numbers for lease ids.
+    /// If the system cannot provide random numbers for lease ids.
     pub async fn run(self, shutdown: watch::Receiver<Shutdown>) -> Result<(), getrandom::Error> {
         let random = random(&self.settings.node)?;
         let elector = Elector::new(self.settings.clone(), self.now(), random);
@@ -155,7 +156,7 @@ struct Run {
     serving: Option<Serving>,
     /// The deadline by which the instance's lines must be written.
     lines: Option<Deadline>,
-    /// The last instance, if another version replaces it.
+    /// The last instance, if another version is about to replace it.
     replaced: Option<Replaced>,
     /// The current term of this node, kept until the node becomes a standby again.
     term: Option<Term>,
@@ -164,14 +165,14 @@ struct Run {
     steering: SteeringState,
     /// True if this node is drained for maintenance.
     is_drained: bool,
-    /// The eligibility that the elector knows.
+    /// The eligibility that was last passed to the elector.
     eligibility: Eligibility,
-    /// The last request to shut down.
+    /// The most urgent shutdown request so far.
     shutdown_level: Shutdown,
     has_finished: bool,
 }
 
-/// A result of waiting.
+/// An event that ends the supervisor's wait.
 enum News {
     Instance(InstanceEvent),
     Supply,
@@ -184,14 +185,14 @@ enum News {
 
 impl Run {
     async fn until_finished(&mut self, mut shutdown: watch::Receiver<Shutdown>) {
-        // Act before logging: an instance is started or killed, and the view published, before the log's thread wakes.
+        // Act before logging: start or kill an instance, and publish the view, before the log's thread wakes.
         let mut hold = self.config.log.hold();
         loop {
             self.carry_out_effects();
             self.publish();
             drop(hold);
             if self.has_finished {
-                // Pending requests no longer matter: no instance is running, and this node holds no lease.
+                // Cancel pending requests. They no longer matter: no instance is running, and this node holds no lease.
                 self.requests.shutdown().await;
                 // Let the successor's requests reach the store first. This node's remaining writes can wait.
                 if self.config.link.has_heir() {
@@ -261,7 +262,7 @@ impl Run {
         };
         let (store, election) = (Arc::clone(&self.config.store), self.config.election.clone());
         tokio::select! {
-            // A shutdown and the end of an instance take precedence over responses from the store.
+            // Handle a shutdown or the end of an instance before responses from the store.
             biased;
             Ok(level) = shutdown.wait_for(|level| *level > known) => {
                 self.shutdown_level = *level;
@@ -271,7 +272,7 @@ impl Run {
             Ok(()) = self.config.supply.changed() => News::Supply,
             Ok(()) = self.states.changed() => News::Eligibility,
             Ok(()) = self.config.drained.changed() => News::Eligibility,
-            // Requests are cancelled only at shutdown, when their input is no longer needed.
+            // A request is cancelled only at shutdown, when its response is no longer needed.
             Some(Ok(answer)) = self.requests.join_next() => News::Input(answer),
             () = store.hint(&election) => News::Input(Input::Hint(Hint::Look)),
             hint = self.config.link.hints() => News::Input(Input::Hint(hint)),
@@ -354,7 +355,7 @@ impl Run {
         }
     }
 
-    /// Updates the view from a report of the elector, and logs the report.
+    /// Updates the view from a report by the elector, and logs the report.
     fn report(&mut self, report: Report) {
         let leads_before = self.view.leads;
         self.view.note_report(&report);
@@ -376,7 +377,7 @@ impl Run {
             }
             _ => {}
         }
-        // One input can begin and end a leadership. Count both changes.
+        // A single input can both begin a leadership and end it. Count both changes.
         if self.view.leads != leads_before {
             self.config.tracker.publish(self.config.clock.now(), &self.view);
         }
@@ -394,7 +395,7 @@ impl Run {
         self.config.log.emit(self.term, event);
     }
 
-    /// Passes the operators' commands and the state of maintenance to the elector, if they have changed.
+    /// Passes the operators' commands and the maintenance state to the elector, if either has changed.
     fn update_eligibility(&mut self) {
         self.steering = self.states.borrow_and_update().clone();
         let drained = self.config.drained.borrow_and_update().clone();
@@ -414,8 +415,8 @@ impl Run {
         self.elector.handle(self.config.now(), Input::Plan(plan));
         let new = [supply.current, supply.fallback].into_iter().flatten();
         self.ready_modules.add(new.map(|one| (one.version().digest, one)));
-        // Before it adopted the new plan, the elector processed the elapsed time, and may have decided to start a
-        // module from the previous plan.
+        // Before the elector adopted the new plan, it handled the time that had passed. It may then have decided to
+        // start a module from the previous plan.
         self.carry_out_effects();
         // If the elector refuses a version that was rejected on this node, its previous plan stays in force.
         let Plan { module, fallback: instead } = self.elector.plan();
@@ -432,7 +433,7 @@ impl Run {
     }
 
     fn judge(&self, judgement: Judgement) {
-        // If there is no receiver, the host is about to exit.
+        // Ignore the error: if there is no receiver, the host is about to exit.
         let _ = self.config.judgements.send(judgement);
     }
 }

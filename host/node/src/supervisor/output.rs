@@ -17,7 +17,7 @@ pub(super) struct TermOutput {
     pub tracker: Arc<ElectionTracker>,
     pub term: Term,
     pub module: Digest,
-    /// The instance that this one replaces, if another version ran before.
+    /// The instance that this one replaces, if it ran another version.
     pub replaces: Option<Replaced>,
     pub clock: Clock,
     /// The deadline by which lines must be written.
@@ -27,7 +27,7 @@ pub(super) struct TermOutput {
 /// An instance that another one replaces.
 pub(super) struct Replaced {
     pub module: Digest,
-    /// The time at which it ended.
+    /// The time at which the instance ended.
     pub gone: Time,
 }
 

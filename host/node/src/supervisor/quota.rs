@@ -1,11 +1,11 @@
-//! The quota of elections that a host leads.
+//! The limit on the number of elections that a host leads.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use baton_election::ElectionName;
 
-/// The elections that a host leads or is about to lead, and their maximum number. Clones share the set.
+/// The set of elections that a host leads or is about to lead, and the maximum size of this set. Clones share the set.
 #[derive(Clone, Debug)]
 pub struct LeadershipQuota {
     /// Maximum number of elections. `None` for no limit.
@@ -20,8 +20,8 @@ impl LeadershipQuota {
         Self { most, now: Arc::default() }
     }
 
-    /// Adds an election just before this host requests its lease. If the maximum is reached, adds the election only if
-    /// `insists` is set.
+    /// Adds an election just before this host requests its lease. If the host already leads the maximum number of
+    /// elections, adds the election only if `insists` is set.
     ///
     /// # Errors
     /// The reason why the host does not request the lease.

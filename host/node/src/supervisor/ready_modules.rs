@@ -16,8 +16,8 @@ impl<T> ReadyModules<T> {
         }
     }
 
-    /// Keeps only the planned modules, in the order of the plan. Call this only after carrying out the elector's
-    /// earlier decisions.
+    /// Keeps only the planned modules, in the order of the plan. Carry out the elector's earlier decisions before you
+    /// call this.
     pub(super) fn keep(&mut self, planned: &[&str]) {
         self.0.retain(|(digest, _)| planned.contains(&digest.as_str()));
         self.0.sort_by_key(|(digest, _)| planned.iter().position(|planned| planned == digest));
@@ -47,7 +47,7 @@ mod tests {
         ready_modules.add(named(&["a", "b"]));
         ready_modules.keep(&["b", "a"]);
         assert_eq!(ready_modules.all().collect::<Vec<_>>(), [&"b", &"a"]);
-        // The elector has decided to start `a`. Then two plans arrive that do not contain `a`.
+        // The elector has decided to start `a`. Only then do two plans arrive that do not contain `a`.
         ready_modules.add(named(&["c"]));
         ready_modules.add(named(&["d", "c"]));
         assert_eq!(ready_modules.get("a"), Some(&"a"));

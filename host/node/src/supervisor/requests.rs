@@ -1,4 +1,5 @@
-//! The requests to the store. Each is sent concurrently, with a timeout, and its answer goes back to the elector.
+//! The requests to the store. They are sent concurrently, each with a timeout, and the responses go back to the
+//! elector.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ impl Run {
         }
         let (tracker, clock) = (Arc::clone(&self.config.tracker), self.config.clock.clone());
         let (steering_watch, is_recall) = (Arc::clone(&self.config.steering_watch), matches!(op, Op::Recall));
-        // With one of these requests, the node may get the lease. A term then begins, and its instance first reads its
+        // These requests may give the node the lease. A term would then begin, and its instance would first read its
         // state, so let the launcher prepare for that now.
         let may_lead_to_a_term = matches!(op, Op::Survey | Op::Acquire { .. } | Op::Reclaim { .. });
         let launcher = may_lead_to_a_term.then(|| self.prepare_for_next_term());
@@ -34,9 +35,8 @@ impl Run {
                 let answer = timeout(limit, store.request(&election, op)).await;
                 (answer, clock.now().since(sent))
             };
-            // Read the steering commands before the elector requests the lease. Do so during a recall, and when a
-            // survey shows a version of the steering object that has not been read yet. If this read fails, the elector
-            // ignores the survey.
+            // Read the steering commands before the elector requests the lease: during a recall, and after a survey
+            // that shows an unread version of the steering object. If this read fails, the elector ignores the survey.
             let request = async {
                 if is_recall {
                     return futures::join!(request, steering_watch.read_within(limit / 2)).0;
@@ -49,8 +49,8 @@ impl Run {
                 }
                 (answer, took)
             };
-            // Catch a panic, because the elector always needs a response. This is safe: the request shares no state
-            // that a panic could leave inconsistent.
+            // Catch panics, because the elector needs a response to every request. This is safe: the request shares no
+            // state that a panic could leave inconsistent.
             let (result, took) = match AssertUnwindSafe(request).catch_unwind().await {
                 Ok((Ok(result), took)) => (result, took),
                 Ok((Err(_), took)) => {

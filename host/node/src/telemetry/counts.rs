@@ -1,5 +1,5 @@
-//! Counters of an election. They are all atomic: the threads that renew leases and kill instances update them, and
-//! these threads must not wait for a lock.
+//! Counters of an election. They are all atomic, because the threads that update them also renew leases and kill
+//! instances, and must not wait for a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,7 +21,7 @@ macro_rules! words {
             /// All variants, in order of declaration.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// Returns the word for the label in metrics.
+            /// Returns the value of the label in metrics.
             #[must_use]
             pub fn word(self) -> &'static str {
                 match self {
@@ -45,7 +45,7 @@ words! {
         Create => "create",
         /// Acquire the lease.
         Acquire => "acquire",
-        /// Take over the lease of a dead holder under that holder's id.
+        /// Take over a dead holder's lease, using its lease id.
         Reclaim => "reclaim",
         /// Renew the lease.
         Renew => "renew",
@@ -63,7 +63,7 @@ words! {
         Ok => "ok",
         /// The request was refused as part of a normal election: another node holds the lease or was faster.
         Refused => "refused",
-        /// The outcome is unknown, because the response was missing or ambiguous.
+        /// The outcome is unknown, because there was no response or the response was ambiguous.
         Unknown => "unknown",
         /// The request failed, and retries will fail until an operator fixes something.
         Misconfigured => "misconfigured",
@@ -97,7 +97,7 @@ words! {
         Unable => "unable",
         /// The host killed the instance.
         Killed => "killed",
-        /// Another term claimed the state, or an operator changed it.
+        /// Another term claimed the state, or an operator changed the state.
         Superseded => "superseded",
     }
 }
@@ -133,8 +133,8 @@ impl Serialize for Ended {
 }
 
 impl Transition {
-    /// Returns the change of leader between two views, if there is one. A new term of the same leader does not count.
-    /// Neither does the first leader that the host sees after its start.
+    /// Returns the change of leader between two views, if there is one. A new term of the same leader does not count,
+    /// and neither does the first leader that the host sees after it has started.
     pub(super) fn between(before: &NodeView, after: &NodeView) -> Option<Self> {
         match (before.leads, after.leads) {
             (None, Some(_)) => Some(Self::Elected),
@@ -174,7 +174,7 @@ pub struct Counts {
     dropped: AtomicU64,
     /// Durations of renewals to which the store responded.
     pub renewals: Histogram,
-    /// Times between a kill and the reaping of the process.
+    /// Times from the kill of an instance until its process was reaped.
     pub kills: Histogram,
     /// Times without an instance while one version replaced another.
     pub swaps: Histogram,
@@ -237,7 +237,7 @@ impl Counts {
         get(&self.ends[how as usize])
     }
 
-    /// Returns the number of instances' lines that were dropped.
+    /// Returns the number of lines of instances' output that were dropped.
     #[must_use]
     pub fn lines_dropped(&self) -> u64 {
         get(&self.dropped)

@@ -1,4 +1,4 @@
-//! Heartbeats of threads that must keep running, for observers of the host.
+//! Heartbeats, which show observers of the host that its threads keep running.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep_until};
 /// Maximum interval between two heartbeats.
 pub const BEAT_EVERY: Duration = Duration::from_secs(5);
 
-/// Shortest and longest interval between heartbeats of a runtime. On SQLite, an election's objects are read at the same
-/// interval, so that one wake-up can serve both.
+/// Shortest and longest interval between a runtime's heartbeats. With SQLite, an election's objects are read at the
+/// same interval, so that one wake-up can serve both purposes.
 const RUNTIME_BEAT_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(4));
 
 /// The time of the last heartbeat. Clones share it.
@@ -38,7 +38,8 @@ impl Heartbeat {
         Some(now.0.saturating_sub(Duration::from_nanos(at)))
     }
 
-    /// Records heartbeats while the runtime polls this future, preferably when the runtime wakes up anyway.
+    /// Records heartbeats while the runtime polls this future. Where possible, does so at times when the runtime wakes
+    /// up anyway.
     pub async fn of_runtime(self, clock: Clock, moments: Moments) {
         loop {
             self.beat(clock.now());

@@ -1,4 +1,4 @@
-//! Constructors that create events from the elector's types, so that each conversion is in one place.
+//! Constructors that create events, mostly from the elector's types.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ pub fn hand_off(timing: &Timing) -> Duration {
 }
 
 impl Event {
-    /// Creates the event for joining an election. `waits` is the time for which this host leaves a free lease to other
-    /// nodes.
+    /// Creates the event for joining an election. `waits` is how long this host waits before it takes a free lease, so
+    /// that other nodes can take it first.
     #[must_use]
     pub fn starting(
         node: &str,
@@ -59,8 +59,8 @@ impl Event {
         Self::Output { level, stream: GuestStream::Log, context, line: message.to_string() }
     }
 
-    /// Creates the event for a node that must not lead for the time `wait`. Pass `None` if only an operator can end
-    /// this. The pair contains the operator, if an operator gave the command, and the reason.
+    /// Creates the event for a node that must not lead for the time `wait`, or until an operator makes it eligible
+    /// again if `wait` is `None`. The pair contains the operator who gave the command, if any, and the reason.
     #[must_use]
     pub(crate) fn ineligible(
         cause: &IneligibleCause,
@@ -87,7 +87,8 @@ impl Event {
         Self::Stopping { reason: word, message: message.to_string(), grace_s: grace.into() }
     }
 
-    /// Creates the event for the end of the instance of term `own`. `took` is the time since its kill; 0 without one.
+    /// Creates the event for the end of the instance of term `own`. `took` is the time since the instance was killed,
+    /// or 0 if it was not.
     #[must_use]
     pub fn ended(own: Term, end: &End, took: Duration, usage: Usage) -> Self {
         let message = match end {
@@ -95,7 +96,7 @@ impl Event {
             End::Failed(message) | End::Crashed(message) | End::Fatal(message) | End::Unable(message) => {
                 Some(message.clone())
             }
-            // If an operator changes the state, the state keeps its term. An unreadable state has term 0.
+            // A state that an operator changes keeps its term. An unreadable state has term 0.
             End::Superseded { term } if *term == own => Some("an operator changed the state".into()),
             End::Superseded { term: 0 } => Some("the state was removed or damaged".into()),
             End::Superseded { term } => Some(format!("the state was claimed by term {term}")),
@@ -103,7 +104,7 @@ impl Event {
         Self::Ended { outcome: end.into(), message, took_s: took.into(), usage }
     }
 
-    /// Creates the events for a report of the elector. Each comes with its term, unless that is this node's own term.
+    /// Creates the events for a report by the elector, each with its term, unless that is this node's own term.
     /// `expected` is the digest of the module that every leader should run, if there is one.
     pub(crate) fn reported(report: Report, expected: Option<&str>) -> Vec<(Option<Term>, Self)> {
         let event = match report {

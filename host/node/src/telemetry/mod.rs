@@ -1,13 +1,13 @@
 //! The log: one line on stderr for each [`Event`].
 //!
-//! A thread that logs must not wait for the log's reader. [`Log::emit`] only puts the event into a bounded queue, and a
-//! separate thread writes it. If the queue is full, events are dropped and counted, and the count is logged once there
-//! is room again. The guests of each election may use only a limited share of the queue, so there is always room for
-//! the host's events and for the lines of other guests.
+//! A thread that logs must not have to wait for the log's reader. [`Log::emit`] only puts the event into a bounded
+//! queue, and a separate thread writes it. If the queue is full, events are dropped and counted, and the count is
+//! logged once there is room again. The guests of each election may use only a limited share of the queue, so there is
+//! always room for the host's events and for the lines of other guests.
 //!
-//! A guest's line is an effect that has passed the gate, but it may wait here for a long time. So each line has a
-//! deadline. If the deadline passes before the line is written, the line is dropped and counted. The host's own events
-//! have no deadline, because they remain true.
+//! A guest's line is an effect that has passed the gate, but it may wait in the queue for a long time. So each line has
+//! a deadline. If the deadline passes before the line is written, the line is dropped and counted. The host's own
+//! events have no deadline, because they stay true.
 
 mod counts;
 mod event;
@@ -87,7 +87,7 @@ impl Log {
     /// Starts the thread that writes to stderr.
     ///
     /// # Errors
-    /// The thread could not be created.
+    /// If the thread cannot be created.
     pub fn to_stderr(format: Format, node: &NodeId) -> io::Result<(Self, LogWriter)> {
         let terminal = io::stderr().is_terminal();
         let colours = AutoStream::choice(&io::stderr()) != ColorChoice::Never;
@@ -97,7 +97,7 @@ impl Log {
     /// Starts the thread that writes to `out`. It writes each line in one call, except for very long lines.
     ///
     /// # Errors
-    /// The thread could not be created.
+    /// If the thread cannot be created.
     pub fn start(style: Style, node: &NodeId, out: Box<dyn AsFd + Send>) -> io::Result<(Self, LogWriter)> {
         let queue = Arc::new(Queue::default());
         let scope = Arc::new(Scope { node: node.clone(), tracker: None });
@@ -138,7 +138,7 @@ impl Log {
         self.queue.push(entry);
     }
 
-    /// Keeps the event for readers of the admin endpoint, even while the log's reader is slow.
+    /// Keeps the event for the admin endpoint's clients, even while the log's reader is slow.
     fn keep(&self, entry: &Arc<LogEntry>) {
         let lines = self.scope.tracker.as_ref().map(|tracker| &tracker.lines);
         match (&entry.event, lines) {
@@ -147,7 +147,7 @@ impl Log {
                     lines.put(entry);
                 }
             }
-            // Without an election, no reader could request the line.
+            // Without an election, no client could request the line.
             (Event::Output { .. }, None) => {}
             (Event::OutputDropped { .. }, Some(lines)) => {
                 lines.put(entry);
@@ -171,14 +171,14 @@ impl Log {
         self.scope.tracker.as_ref().is_some_and(|tracker| tracker.share.holds_any())
     }
 
-    /// Logs why the host ends itself. Blocks until the reason is written, but for at most `longest`.
+    /// Logs why the host is about to end itself. Blocks until the reason is written, but for at most `longest`.
     pub fn last_words(&self, reason: &str, longest: Duration) {
         self.emit(None, Event::Aborting { reason: reason.to_owned() });
         self.queue.wait_last_words_said(longest);
     }
 
-    /// Keeps the writing thread asleep until the hold is dropped. Use this before urgent work that must not lose its
-    /// CPU to a woken thread.
+    /// Keeps the writing thread asleep until the returned hold is dropped. Use this before urgent work, which could
+    /// otherwise lose its CPU to the thread that wakes up.
     pub fn hold(&self) -> Hold {
         self.queue.hold();
         Hold { queue: Arc::clone(&self.queue) }
@@ -211,7 +211,7 @@ impl LogWriter {
     pub fn shutdown(self, longest: Duration) -> bool {
         self.queue.close();
         let done = self.queue.wait_done(longest);
-        // Joining a thread that is still writing would block. Leave it; it ends with the process.
+        // Joining a thread that is still writing would block. Leave such a thread running: it ends with the process.
         done && self.thread.join().is_ok()
     }
 }

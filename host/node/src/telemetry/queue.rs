@@ -4,12 +4,13 @@
 //! of dropped events, and whether the queue is closed. The lock is held while pushing or popping, but never during a
 //! write.
 //!
-//! The queue has separate room for the output of guests, and each election has a [`Share`] of this room. So no
-//! coordinator can crowd out another coordinator's lines or the host's events.
+//! The queue has separate room for the output of guests, and each election has a [`Share`] of this room. A coordinator
+//! therefore cannot crowd out the lines of another coordinator or the host's events.
 //!
-//! The queues in libraries, such as the one in `tracing-appender`, only count and limit bytes. With such a queue,
-//! guests could use up the host's room, and leave none for its last words: the reason why the host ends itself. Such a
-//! queue also cannot check a line's deadline right before the write, and no caller can wait for the lines of one lease.
+//! The queues in libraries, such as the one in `tracing-appender`, have one limit for all writers. With such a queue,
+//! guests could fill the whole queue, and leave no room for the host's last words: the reason why the host ends itself.
+//! Such a queue also cannot check a line's deadline right before the write, and no caller can wait for the lines of one
+//! lease.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -42,13 +43,14 @@ pub(super) struct LogEntry {
 }
 
 impl LogEntry {
-    /// Returns the share from which the entry takes its room. Returns `None` for the host's own events.
+    /// Returns the share to which the entry's size is charged. Returns `None` for the host's own events.
     fn share(&self) -> Option<&Share> {
         let is_output = matches!(self.event, Event::Output { .. });
         self.scope.tracker.as_ref().filter(|_| is_output).map(|tracker| &tracker.share)
     }
 
-    /// Estimates the size of a guest's line in the log, in bytes after escaping. Never less than its size in memory.
+    /// Estimates the size of a guest's line in the log, in bytes after escaping. The estimate is never less than the
+    /// line's size in memory.
     fn size(&self) -> usize {
         let Event::Output { context, line, .. } = &self.event else { return BESIDES };
         let escaped = |c: char| match c {
@@ -62,8 +64,8 @@ impl LogEntry {
 
 /// The room in the queue for the output of one election's guests.
 ///
-/// It counts bytes after escaping, because these determine how long a slow reader takes. Otherwise, a guest could delay
-/// other guests with text that becomes longer when it is escaped.
+/// Sizes are counted after escaping, because the escaped size determines how long a slow reader takes. Otherwise, a
+/// guest could delay other guests with text that becomes longer when it is escaped.
 #[derive(Debug)]
 pub(super) struct Share {
     max_bytes: usize,
@@ -86,7 +88,7 @@ impl Share {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Reserves `size` bytes. Returns false if there are too few left.
+    /// Reserves `size` bytes. Returns false if too few bytes are left.
     fn take(&self, size: usize) -> bool {
         let fits = self.held() + size <= self.max_bytes;
         if fits {
@@ -104,7 +106,7 @@ impl Share {
     }
 }
 
-/// Lost lines that have not been reported yet.
+/// Lost lines, not yet reported.
 #[derive(Debug)]
 pub(super) struct Loss {
     pub scope: Arc<Scope>,
@@ -125,7 +127,7 @@ impl Loss {
 
 #[derive(Debug)]
 enum Item {
-    /// An entry, and the number of bytes that it takes from its share.
+    /// An entry, and the number of bytes that it uses of its share.
     Entry(Arc<LogEntry>, usize),
     Mark(oneshot::Sender<()>),
 }
@@ -146,7 +148,7 @@ pub(super) struct Queue {
     state: Mutex<State>,
     /// Wakes the writer.
     filled: Condvar,
-    /// Wakes threads that wait for the writer to end or for the last words.
+    /// Wakes threads that wait for the writer to end or for the last words to be written.
     written: Condvar,
 }
 
@@ -185,7 +187,7 @@ impl Queue {
             return;
         }
         state.own += usize::from(entry.share().is_none());
-        // The last words do not wait for the end of a hold, which never comes if the holding thread has been stopped.
+        // Write the last words even during a hold: if the holding thread has been stopped, the hold never ends.
         let held = state.holds > 0 && !is_last;
         state.items.push_back(Item::Entry(entry, size));
         drop(state);
@@ -212,7 +214,7 @@ impl Queue {
         self.lock().holds += 1;
     }
 
-    /// Ends a hold. The writer then writes the entries that have arrived since.
+    /// Ends a hold. The writer then writes the entries that arrived during the hold.
     pub fn release(&self) {
         let mut state = self.lock();
         state.holds -= 1;
@@ -223,7 +225,7 @@ impl Queue {
         }
     }
 
-    /// Waits for the writer's next task. If the writer `is_busy` with other work, does not wait.
+    /// Waits for the writer's next task, or returns at once if the writer `is_busy` with other work.
     #[expect(clippy::disallowed_methods, reason = "the time only spaces lines of the log")]
     pub fn next(&self, is_busy: bool) -> Next {
         let idle = |state: &mut State| state.items.is_empty() && !state.closed && !is_busy;
@@ -385,7 +387,7 @@ mod tests {
     fn flooding_guest_loses_only_its_own_lines() {
         for line in ["x".repeat(8192), "\u{1b}".repeat(8192), String::new()] {
             let (queue, [noisy, quiet]) = (Queue::default(), elections(["noisy", "quiet"]));
-            // The noisy guest loses most of its lines before the quiet guest starts.
+            // Most of the noisy guest's lines are dropped before the quiet guest prints anything.
             (0..20_000).for_each(|_| push(&queue, &noisy, 7, printed(&line)));
             (0..100).for_each(|n| push(&queue, &quiet, 3, printed(&n.to_string())));
             push(&queue, &noisy, 7, Event::Released {});
@@ -394,13 +396,13 @@ mod tests {
             assert!(Arc::ptr_eq(scope, &noisy));
             assert_eq!(noisy.tracker.as_ref().unwrap().counts.lines_dropped(), *lost);
             assert_eq!(quiet.tracker.as_ref().unwrap().counts.lines_dropped(), 0);
-            // The noisy guest has filled its half of the queue. An entry counts with its size after escaping.
+            // The noisy guest has filled its half of the queue. The size of an entry is counted after escaping.
             let held = share(&noisy).held();
             assert!((GUESTS / 2 - 6 * 8192 - BESIDES..=GUESTS / 2).contains(&held), "{held}");
             let rest: Vec<Event> = (0..20_000 - lost + 100).map(|_| pop(&queue).0.event.clone()).collect();
             let own = rest.iter().filter(|event| matches!(event, Event::Output { line, .. } if !line.is_empty()));
             assert!(own.count() >= 100 && matches!(rest.last(), Some(Event::Released {})), "{:?}", rest.last());
-            // A line counts toward its guest's share until the line has been written.
+            // A line counts toward its guest's share until it has been written.
             push(&queue, &quiet, 3, printed("last"));
             assert!(!share(&noisy).holds_any() && share(&quiet).holds_any());
             pop(&queue);

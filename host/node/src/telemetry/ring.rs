@@ -1,11 +1,11 @@
 //! The most recent log entries, for readers of the admin endpoint.
 //!
-//! Threads that renew leases and kill instances add entries, so adding an entry takes only one short lock and wakes no
-//! other thread. Readers poll. A slow reader does not keep entries alive: the newest entry replaces the oldest, and the
-//! reader learns how many entries it has missed.
+//! Threads that renew leases and kill instances add entries. Adding an entry therefore holds a lock only briefly and
+//! wakes no other thread. Readers poll. A slow reader does not keep entries alive: new entries replace the oldest ones,
+//! and the reader is told how many entries it has missed.
 //!
-//! A guest's line is added only if its deadline has not passed. From then on, it is a record of what was printed, like
-//! a line in the log.
+//! A guest's line is added only if its deadline has not passed. Once added, the line stays, as a record of what was
+//! printed.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,7 +23,7 @@ pub(super) const EVENTS: usize = 1 << 20;
 
 const MAX_ENTRIES: usize = 4096;
 
-/// Lower bound on an entry's memory in addition to its strings, in bytes.
+/// Lower bound on the memory that an entry takes in addition to its strings, in bytes.
 pub(super) const BESIDES: usize = 256;
 
 /// Maximum number of entries that a reader takes at a time. Limits how long the lock is held.
@@ -41,7 +41,7 @@ struct Kept {
     /// The entries, with their sizes in bytes.
     entries: VecDeque<(Arc<LogEntry>, usize)>,
     bytes: usize,
-    /// Number of the first entry. If there are no entries, number of the next one.
+    /// Number of the first entry, or of the next one if there are no entries.
     first: u64,
 }
 
@@ -104,7 +104,7 @@ impl Ring {
         Taken { lost: from.saturating_sub(number), next: from + said.len() as u64, said }
     }
 
-    /// Returns the number at which to start reading, in order to get the last `count` entries that pass the test.
+    /// Returns the number from which a reader must start to get the last `count` entries that pass the test.
     #[must_use]
     pub fn tail(&self, count: usize, test: impl Fn(&LogLine) -> bool) -> u64 {
         let (mut wanted, end) = (VecDeque::new(), self.end());
@@ -143,8 +143,8 @@ impl LogLine {
         self.entry.event.kind().1
     }
 
-    /// Returns the entry as a JSON object: the log's fields, and the text format's message as `text`. Hides text that
-    /// the coordinator may have written, unless `words` is set.
+    /// Returns the entry as a JSON object. It has the fields of the JSON log, and the message of the text log as
+    /// `text`. Hides text that the coordinator may have written, unless `words` is set.
     #[must_use]
     pub fn json(&self, words: bool) -> String {
         if words {
@@ -214,7 +214,7 @@ mod tests {
         (0..20).for_each(|_| ring.put(&line(&"x".repeat(100))));
         let taken = ring.since(taken.next);
         assert_eq!((taken.lost, numbers(&taken), taken.next), (10, (16..=25).collect(), 26));
-        // If a reader asks for a number above the last one, it gets the next entry.
+        // If a reader asks for a number that does not exist yet, it continues with the next entry.
         assert_eq!((ring.since(1000).lost, ring.since(1000).next), (0, 26));
     }
 
@@ -225,8 +225,8 @@ mod tests {
         assert!(ring.lock().bytes <= 1 << 20 && ring.lock().entries.len() > 100);
         (0..2 * MAX_ENTRIES).for_each(|_| ring.put(&line("x")));
         assert!(ring.lock().entries.len() <= MAX_ENTRIES);
-        // Long strings in the host's own events count toward the capacity, too. An entry larger than the capacity
-        // evicts all others.
+        // Long texts in the host's own events also count toward the capacity. An entry that is larger than the capacity
+        // evicts all other entries.
         let ring = Ring::of(1000);
         ring.put(&entry(Event::Error { error: "x".repeat(2000) }));
         assert_eq!((ring.end(), numbers(&ring.since(1))), (2, vec![]));

@@ -1,8 +1,8 @@
-//! The log's output. It is written in small pieces. Where the system permits it, a system call writes each piece either
+//! The log's output. It is written in small pieces. Where the system supports this, each piece is written either
 //! completely or not at all.
 //!
-//! Bytes that are already in a blocked system call cannot be taken back. So the writer waits here first, and only then
-//! decides whether a line may still be written.
+//! While a write is blocked, its bytes can no longer be taken back. The writer therefore first waits until the output
+//! can accept a piece, and only then decides whether the line may still be written.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};

@@ -31,7 +31,7 @@ pub struct Served {
     pub reason: Option<String>,
     /// Time without a leader before this term, as observed by this node.
     pub leaderless: Option<Duration>,
-    /// The previous record, if this is the first term under its lease.
+    /// The record before this term, if this is the first term under its lease.
     pub before: Option<Record>,
 }
 
@@ -44,9 +44,9 @@ pub struct Terms {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The current term, and true if the historian has collected its current state.
+    /// The current term. The flag is true if the historian has collected the term's current state.
     serving: Option<(Served, bool)>,
-    /// The most recent ended terms that have not been collected.
+    /// The most recent terms that have ended and have not been collected yet.
     ended: VecDeque<Served>,
     /// The last record that was read, not counting records without a node.
     before: Option<Record>,
@@ -106,14 +106,14 @@ impl Terms {
         self.news.notify_one();
     }
 
-    /// Notes why the current term is about to end. The first reason is kept.
+    /// Notes why the current term is about to end. Keeps only the first reason.
     pub(crate) fn is_ending(&self, why: &str) {
         if let Some((serving, _)) = &mut self.lock().serving {
             serving.reason.get_or_insert_with(|| shortened(why));
         }
     }
 
-    /// Ends the current term, whose instance has ended.
+    /// Ends the current term, after its instance has ended.
     pub(crate) fn has_ended(&self, outcome: Ended, message: Option<&str>) {
         let mut state = self.lock();
         let Some((mut served, _)) = state.serving.take() else { return };

@@ -1,7 +1,7 @@
-//! The state of a node in one election, for everything that observes the node from the outside.
+//! The state of a node in one election, for outside observers.
 //!
-//! Threads that renew leases and kill instances report here. The counters are therefore atomic, and everything else is
-//! behind a lock that is held only while a few values are copied.
+//! Threads that renew leases and kill instances report their state here. The counters are therefore atomic. A lock
+//! protects the rest, and is held only while a few values are copied.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,7 +40,7 @@ pub struct ElectionTracker {
     pub lines: Arc<Ring>,
     /// Limit on the output that waits for the log's reader.
     pub(super) share: Share,
-    /// Notifies the tasks that read the election's objects, or lets them poll less often.
+    /// Notifies the tasks that read the election's objects of changes, so that they can poll less often.
     pub notifier: ChangeNotifier,
     /// The supervisor's heartbeat.
     pub heartbeat: Heartbeat,
@@ -50,7 +50,7 @@ pub struct ElectionTracker {
     begun: AtomicU64,
     /// True once this node has had a module to run, or has found the source to be empty.
     has_module: AtomicBool,
-    /// True as long as no module has ever been pushed. Until then, no node can lead.
+    /// True until the first module is pushed. Until then, no node can lead.
     awaits_push: AtomicBool,
     totals: Mutex<Totals>,
 }
@@ -68,7 +68,7 @@ pub struct LinkStatus {
 
 #[derive(Debug, Default)]
 struct Totals {
-    /// The effects of all instances that have ended, and the term of the last one.
+    /// The effects of all instances that have ended, and the term of the last such instance.
     effects: (EffectCounts, Term),
     vacant_since: Option<Time>,
     vacant: Duration,
@@ -88,7 +88,7 @@ impl ElectionTracker {
         Self::one_of(1, election, lease)
     }
 
-    /// Creates a tracker for a node that takes part in this number of elections.
+    /// Creates a tracker for a node that takes part in `elections` elections.
     #[must_use]
     pub fn one_of(elections: usize, election: ElectionName, lease: Duration) -> Self {
         let lines = (LINES / elections.max(1)).clamp(LINES_EACH.0, LINES_EACH.1);
@@ -109,7 +109,7 @@ impl ElectionTracker {
         }
     }
 
-    /// Sets the times at which to perform reads that can wait.
+    /// Sets the times for reads that can wait.
     #[must_use]
     pub fn reading_at(self, moments: Moments) -> Self {
         Self { notifier: ChangeNotifier::at(moments), ..self }
@@ -157,13 +157,13 @@ impl ElectionTracker {
         self.view.subscribe()
     }
 
-    /// Counts the start of an instance, which is about to be logged.
+    /// Counts the start of an instance, just before it is logged.
     pub(crate) fn has_begun(&self, term: Term) {
         self.counts.started();
         self.begun.store(term, Ordering::Relaxed);
     }
 
-    /// True if an instance is running here and its effects are allowed.
+    /// True if an instance is running on this node and its effects are allowed.
     #[must_use]
     pub fn serves(&self, view: &NodeView, now: Time) -> bool {
         let begun = self.begun.load(Ordering::Relaxed);
@@ -183,7 +183,7 @@ impl ElectionTracker {
     }
 
     /// Returns the effects of all instances since the host started. The caller must read the effects of the `running`
-    /// instance before this call.
+    /// instance before it calls this.
     #[must_use]
     pub fn effects(&self, running: Option<(Term, EffectCounts)>) -> EffectCounts {
         let (gone, last) = self.lock().effects;
@@ -208,7 +208,7 @@ impl ElectionTracker {
         self.has_module() && self.view.borrow().has_store
     }
 
-    /// Returns what this node knows about its links.
+    /// Returns the state of this node's links.
     #[must_use]
     pub fn links(&self) -> LinkStatus {
         self.lock().links.clone()
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
     use crate::view::InstanceView;
 
-    /// A tracker, and the view of a supervisor that publishes after each change.
+    /// A tracker, and the state that a supervisor would publish after each change.
     struct Bench {
         tracker: ElectionTracker,
         view: NodeView,
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(bench.tracker.heartbeat.since(at(21)), Some(Duration::from_secs(11)));
         bench.becomes(10, |view| view.instance = instance(4, true));
         assert!(!bench.serves(at(11)), "it was killed");
-        // Between terms under the same lease, the node leads without an instance.
+        // Between two terms under one lease, the node leads without an instance.
         bench.becomes(10, |view| view.instance = None);
         assert_eq!((bench.serves(at(11)), bench.tracker.view().leads(at(11)).is_some()), (false, true));
         bench.reports(11, elected(5));
@@ -361,7 +361,7 @@ mod tests {
         bench.reports(8, Report::Released);
         bench.reports(9, standby());
         assert_eq!(bench.changes(), [2, 1, 1, 1]);
-        // The same node leads again, after a read that showed no leader. This counts as another change.
+        // A read shows that no node leads. Then the same node leads again, which counts as another change.
         bench.reports(10, follows("third", 8));
         bench.reads(11, read(LeaseState::Expired, |_| {}));
         bench.reports(12, follows("third", 9));
@@ -396,7 +396,7 @@ mod tests {
         bench.reads(23, Ok(Reply::Read(Snapshot::Nothing)));
         bench.reads(24, read(LeaseState::Free, |record| record.outcome = Some(Outcome::Done)));
         assert_eq!(bench.tracker.vacant(at(30)), Duration::from_secs(7), "an election that is over needs nobody");
-        // This node's own changes count immediately.
+        // Changes of this node itself count immediately.
         bench.reads(30, read(LeaseState::Free, |_| {}));
         bench.reports(31, elected(4));
         assert_eq!(bench.tracker.vacant(at(39)), Duration::from_secs(8));
@@ -450,7 +450,7 @@ mod tests {
         let [one, two] = [1, 2].map(|count| EffectCounts::of(|_| [count, 3 * count]));
         assert_eq!(tracker.effects(Some((3, one))), one);
         tracker.is_gone(3, one);
-        // The instance ended after the caller had read its effects. These effects must not count twice.
+        // The caller read these effects just before the instance ended. They must not be counted twice.
         assert_eq!(tracker.effects(Some((3, one))), one);
         assert_eq!(tracker.effects(None), one);
         assert_eq!(tracker.effects(Some((4, one))), two);

@@ -1,7 +1,7 @@
 //! The thread that writes log lines.
 //!
 //! A guest's line is an effect, and this thread is where the line leaves the process. The thread therefore checks the
-//! line's deadline again after every wait, right before each system call.
+//! line's deadline again after every wait, right before each write.
 
 use std::io;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ struct Writer {
 enum Outcome {
     Written,
     Overdue,
-    /// Nobody can read the output any more, or the disk is full.
+    /// The output has no reader any more, or the disk is full.
     Failed,
 }
 
@@ -47,7 +47,7 @@ impl Writer {
                     }
                     self.log_losses(losses);
                 }
-                // The thread that waited may have given up.
+                // Ignore the error: the thread that waited may have given up.
                 Next::Mark(passed) => drop(passed.send(())),
                 Next::Idle => self.log_overdue(),
                 Next::End(losses) => {

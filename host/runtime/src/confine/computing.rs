@@ -8,12 +8,13 @@ use seccompiler::{BackendError, BpfProgram};
 use super::filter::{Calls, flags, no_code};
 use super::{ConfineError, RunnerReach};
 
-/// The way in which the compiler process uses the code that it compiles.
+/// The purpose for which the compiler process compiles code. It determines whether the process may make memory
+/// executable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Code {
-    /// The process only passes the code on. It can execute nothing but its own program.
+    /// The process only sends the compiled code to the host, so it may execute no code but its own program.
     HandsOver,
-    /// The process loads the code to inspect it. It can make memory executable.
+    /// The process loads the compiled code to inspect it, so it may make memory executable.
     Loads,
 }
 
@@ -36,7 +37,8 @@ fn filter(code: Code) -> Result<BpfProgram, BackendError> {
     let mut calls = Calls::needed()?;
     calls.threads()?;
     calls.names()?;
-    // Allow private anonymous memory. It is not executable, unless the rule for `mprotect` below allows making it so.
+    // Allow private anonymous memory without execute permission. The rule for `mprotect` below decides whether the
+    // permission can be added later.
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     calls.when(libc::SYS_mmap, [no_code(2), flags(3, private | libc::MAP_SHARED, private)])?;
     match code {

@@ -58,7 +58,7 @@ pub(super) fn is(argument: u8, value: libc::c_int) -> Condition {
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, unsigned(value))
 }
 
-/// Requires that, of the flags in `mask`, exactly those in `value` are set in the argument.
+/// Requires exactly the flags in `value` to be set in the argument. Flags outside `mask` are ignored.
 pub(super) fn flags(argument: u8, mask: libc::c_int, value: libc::c_int) -> Condition {
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(unsigned(mask)), unsigned(value))
 }
@@ -77,8 +77,8 @@ fn unsigned(value: libc::c_int) -> u64 {
     value.cast_unsigned().into()
 }
 
-/// The calls that a process may make, each with alternative sets of conditions. A call is allowed if all conditions in
-/// one of its sets hold. A call without sets is always allowed.
+/// The system calls that a process may make, each with any number of alternative sets of conditions. A call is allowed
+/// if all conditions in one of its sets hold. A call without any set is always allowed.
 #[must_use]
 pub(super) struct Calls(BTreeMap<libc::c_long, Vec<Vec<SeccompCondition>>>);
 
@@ -103,7 +103,8 @@ impl Calls {
         self.0.extend(calls.iter().map(|call| (*call, Vec::new())));
     }
 
-    /// Allows a system call if all conditions hold. Using this again for the same system call adds an alternative.
+    /// Allows a system call if all conditions hold. Another call for the same system call adds an alternative set of
+    /// conditions.
     pub(super) fn when<const N: usize>(
         &mut self,
         call: libc::c_long,
@@ -121,7 +122,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Forbids these calls if their first argument is this descriptor.
+    /// Forbids these system calls if their first argument is this descriptor.
     pub(super) fn but_for(&mut self, descriptor: BorrowedFd<'_>, calls: &[libc::c_long]) -> Result<(), BackendError> {
         let number = unsigned(descriptor.as_raw_fd());
         let other = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, number)?;
@@ -152,8 +153,8 @@ impl Calls {
         self.when(libc::SYS_clone, [flags(0, !(own | libc::CLONE_DETACHED), thread)])
     }
 
-    /// Allows making memory executable after code has been written to it. On some architectures, all threads must then
-    /// execute a memory barrier.
+    /// Allows making memory executable after code has been written to it. Also allows the memory barrier that all
+    /// threads must then execute on some architectures.
     pub(super) fn code(&mut self) -> Result<(), BackendError> {
         self.all(&[libc::SYS_mprotect]);
         let own = [

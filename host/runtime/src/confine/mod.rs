@@ -1,9 +1,9 @@
-//! Confines a process to the resources that it needs, before it handles untrusted data. If such data exploits a bug to
-//! take over the process, it can reach nothing else.
+//! Confines a process to the resources that it needs, before it handles untrusted data. If an attacker then takes over
+//! the process through a bug, nothing else is within reach.
 //!
 //! - [`to_computing`]: the process can use its memory, threads, CPU time and standard streams, but no files, no network
 //!   and no other process.
-//! - [`to_forking`]: the process can load a guest, and fork processes, which then take the next two steps.
+//! - [`to_forking`]: the process can load a guest and fork. Each forked process then goes through the next two steps.
 //! - [`to_loading`], then [`to_running`]: the process can also use the descriptors that it was given, and the folders
 //!   and network that its coordinator was granted.
 //!
@@ -31,11 +31,11 @@ pub use running::{RunnerReach, to_forking, to_loading, to_running};
 /// Newest Landlock version that this module uses. Rights that the kernel does not know are left out.
 const LANDLOCK: ABI = ABI::V6;
 
-/// Rights in a folder that is granted read-only.
+/// Access rights to a folder that is granted read-only.
 const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir});
 
-/// Rights in a folder that is granted for writing. They do not include executing files or creating devices, pipes or
-/// sockets.
+/// Access rights to a folder that is granted for writing. They do not include executing files or creating devices,
+/// pipes or sockets.
 const WRITE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{
     ReadFile | ReadDir | WriteFile | Truncate | MakeReg | MakeDir | MakeSym | RemoveFile | RemoveDir | Refer
 });
@@ -43,7 +43,7 @@ const WRITE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{
 /// The reason a process could not be confined, although its kernel supports confinement.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfineError {
-    /// The kernel refused an operation that every kernel supports.
+    /// The kernel refused an operation that all kernels support.
     #[error("cannot drop privileges: {0}")]
     System(#[from] io::Error),
     /// Landlock is available, but failed.
@@ -60,8 +60,8 @@ impl From<rustix::io::Errno> for ConfineError {
     }
 }
 
-/// Returns true if a process cannot give up the descriptor [`RunnerReach::holds`], even if a guest takes the process
-/// over.
+/// Returns true if the kernel prevents a process from giving up the descriptor [`RunnerReach::holds`], even after a
+/// guest has taken over the process.
 #[must_use]
 pub fn keeps_what_it_holds() -> bool {
     has_seccomp()
@@ -101,7 +101,8 @@ fn give_up_files(reach: &RunnerReach<'_>) -> Result<RestrictionStatus, RulesetEr
     rules.restrict_self()
 }
 
-/// Returns true if a process stays restricted to its granted folders even if a guest takes the process over.
+/// Returns true if the kernel restricts a process to its granted folders, even after a guest has taken over the
+/// process.
 #[must_use]
 pub fn keeps_to_folders() -> bool {
     has_landlock()
@@ -136,8 +137,8 @@ pub(crate) fn close_others() -> io::Result<()> {
     match closed {
         0 => Ok(()),
         _ => match io::Error::last_os_error() {
-            // Linux before 5.9 lacks this call. Our own descriptors are closed on exec; descriptors that other programs
-            // left open stay open.
+            // Linux before 5.9 lacks this call. Our own descriptors are closed on exec anyway, so only a descriptor
+            // that another program left open stays open.
             error if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
             error => Err(error),
         },

@@ -26,17 +26,17 @@ pub struct RunnerReach<'a> {
     /// Granted folders, opened with `O_PATH`. The flag is true for a read-only folder.
     pub folders: &'a [(BorrowedFd<'a>, bool)],
     /// True if the runner opens granted folders only when an instance starts, because some of them may not exist
-    /// earlier.
+    /// before.
     pub files: bool,
     /// True if the runner makes TCP connections.
     pub network: bool,
-    /// A descriptor that the process cannot give up, even if a guest takes the process over: it can neither close nor
-    /// duplicate the descriptor, nor unlock or write the file behind it.
+    /// A descriptor that the process cannot give up, even after a guest has taken over the process. The process cannot
+    /// close or duplicate this descriptor, and cannot unlock or write to its file.
     pub holds: Option<BorrowedFd<'a>>,
 }
 
-/// Permanently confines this process to loading a guest and forking siblings. [`to_loading`] and [`to_running`] can
-/// confine each sibling further. The process must have only one thread.
+/// Permanently confines this process to loading a guest and forking. [`to_loading`] and [`to_running`] can confine each
+/// forked process further. The process must have only one thread.
 ///
 /// # Errors
 /// [`ConfineError`] if a mechanism that the kernel supports fails. A mechanism that the kernel lacks is not an error.
@@ -48,9 +48,9 @@ pub fn to_forking() -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Permanently confines this process, after [`to_forking`], to the calls that it needs to prepare itself and to use its
-/// grants. The process must have only one thread; threads created later inherit the confinement. It must already have
-/// its descriptors and shared memory.
+/// Confines this process permanently to the calls that it needs to prepare itself and to use its grants. Call this
+/// after [`to_forking`]. The process must have only one thread; threads created later inherit the confinement. It must
+/// already have its descriptors and shared memory.
 ///
 /// # Errors
 /// [`ConfineError`] if a mechanism that the kernel supports fails. A mechanism that the kernel lacks is not an error.
@@ -62,10 +62,10 @@ pub fn to_loading(reach: &RunnerReach<'_>) -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Permanently confines all threads of this process, after [`to_loading`], to running a linked instance. The process
-/// can then add no threads and no code, so its thread pool must have reached its full size. If no files are granted,
-/// `statx` is forbidden. The process must then query descriptors with `fstat`, not through the standard library, which
-/// calls `statx` with an empty path.
+/// Confines all threads of this process permanently to running a linked instance. Call this after [`to_loading`]. From
+/// then on, the process cannot start threads or load code, so its thread pool must have reached its full size. If no
+/// files are granted, `statx` is forbidden. The process must then query descriptors with `fstat`, not through the
+/// standard library, which calls `statx` with an empty path.
 ///
 /// # Errors
 /// [`ConfineError`] if a mechanism that the kernel supports fails. A mechanism that the kernel lacks is not an error.
@@ -76,7 +76,7 @@ pub fn to_running(reach: &RunnerReach<'_>) -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Calls on open descriptors and their events. A runner's regular work consists of these calls.
+/// Calls on open descriptors and their events. A running instance mostly needs these.
 const OPEN: &[libc::c_long] = &[
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
@@ -89,11 +89,11 @@ const OPEN: &[libc::c_long] = &[
     libc::SYS_preadv,
     libc::SYS_pwrite64,
     libc::SYS_pwritev,
-    // Appends to a file, with `RWF_APPEND`.
+    // For appending to a file (`RWF_APPEND`).
     libc::SYS_pwritev2,
 ];
 
-/// Calls that a runner needs to prepare itself and to query the files of the code that it loads.
+/// Calls with which a runner prepares itself and queries the files that contain its code.
 const MAKES: &[libc::c_long] = &[
     libc::SYS_epoll_create1,
     libc::SYS_eventfd2,
@@ -156,7 +156,7 @@ fn forking() -> Result<BpfProgram, BackendError> {
         libc::SYS_recvmsg,
         libc::SYS_setsid,
         // For `abort`. This filter cannot restrict the target to the calling process, since each fork has its own
-        // process id. The next filter of each fork does.
+        // process id. Each fork later installs a filter that does.
         libc::SYS_tgkill,
     ]);
     calls.when(libc::SYS_clone, [is(0, libc::CLONE_PARENT | libc::SIGCHLD)])?;
@@ -210,14 +210,13 @@ fn keeps(mut calls: Calls, holds: Option<BorrowedFd<'_>>) -> Result<Calls, Backe
     Ok(calls)
 }
 
-/// Returns the calls that a runner needs throughout its life. None of them acts on another process, takes a lock that
-/// other processes wait for, or passes a descriptor on. `sendmsg` is not among them: it could pass descriptors, and a
+/// Returns the calls that a runner needs throughout its life. None of them can affect another process, take a lock that
+/// other processes wait for, or pass on a descriptor. `sendmsg` is not among them: it could pass descriptors, and a
 /// filter cannot see its message.
 fn working(files: bool, network: bool) -> Result<Calls, BackendError> {
     let mut calls = Calls::needed()?;
     calls.all(OPEN);
-    // Allow private memory, which is not executable unless it is made so later. It need not be anonymous, since memory
-    // images are files.
+    // Allow private mappings without execute permission. They may map a file, since memory images are files.
     calls.when(libc::SYS_mmap, [no_code(2), flags(3, libc::MAP_TYPE, libc::MAP_PRIVATE)])?;
     // Allow setting `O_NONBLOCK` and `O_APPEND`, but not `O_ASYNC`, which sends signals.
     calls.when(libc::SYS_fcntl, [is(1, libc::F_SETFL), flags(2, libc::O_ASYNC, 0)])?;

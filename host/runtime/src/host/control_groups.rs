@@ -3,8 +3,8 @@
 //! If systemd or another manager delegates a group (attribute `user.delegate`, systemd's `CGROUP_DELEGATION.md`), the
 //! host creates two groups in it. `host` contains the host and its other processes. `runners` contains a group for each
 //! runner, named after the runner's process id. If the host and its runners compete for the CPU, all runners together
-//! therefore get no more CPU time than the host. The kernel also limits a runner's total memory, including cached
-//! files, page tables and socket buffers, which a process limit does not count.
+//! therefore get no more CPU time than the host. The kernel also limits a runner's total memory. Unlike a process
+//! limit, this limit includes cached files, page tables and socket buffers.
 //!
 //! A runner's CPU time is not limited, since a process that has used up its quota would have to wait before it could
 //! exit.
@@ -38,7 +38,7 @@ struct Inner {
     folder: PathBuf,
     /// True if the memory controller is available.
     bounds_memory: bool,
-    /// Called with the first error.
+    /// Reports the first error; `None` after that.
     tell: Mutex<Option<Tell>>,
 }
 
@@ -59,8 +59,8 @@ pub struct ControlGroupsError {
 
 impl ControlGroups {
     /// Divides the group that is delegated to this process, and moves the process into the part for the host. Returns
-    /// `None` if no group is delegated. If a runner's group cannot be used later, `tell` is called with the first such
-    /// error. Process limits still apply then.
+    /// `None` if no group is delegated. If a runner's group later turns out to be unusable, only the process limits
+    /// apply to that runner, and `tell` is called with the first such error.
     ///
     /// # Errors
     /// [`ControlGroupsError`] if the delegated group cannot be used.
@@ -115,7 +115,7 @@ impl ControlGroups {
             write(group.join("cgroup.subtree_control"), all.join(" ")).map_err(failed("enabling its controllers"))?;
         }
         // Remove the groups that a killed host left behind. Removal fails for files and for groups that still contain
-        // processes, so these stay.
+        // processes, which is intended.
         for left in fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok) {
             let _ = fs::remove_dir(left.path());
         }
@@ -137,7 +137,7 @@ impl ControlGroups {
         Some(group)
     }
 
-    /// Makes the kernel kill the group's process once the group uses `more` bytes beyond its current usage. Blocks.
+    /// Makes the kernel kill the group's process once the group's memory has grown by more than `more` bytes. Blocks.
     pub(crate) fn limit_memory(&self, group: &ControlGroup, more: u64) {
         if let Err(error) = group.limit_memory(more) {
             self.tell(group, &error);
@@ -165,7 +165,8 @@ impl ControlGroup {
             return Ok(());
         }
         let most = self.number("memory.current")?.saturating_add(more);
-        // Swapped memory would evade the limit. Without swap, this file does not exist.
+        // Forbid swapping, since swapped memory would not count toward the limit. This file does not exist if the
+        // kernel has no swap support.
         match write(self.folder.join("memory.swap.max"), "0") {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}

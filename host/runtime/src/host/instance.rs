@@ -8,9 +8,9 @@
 //! for it is in progress. If the kernel cannot end the process yet, for example during a write to a disk that hangs,
 //! the instance is dying, and the supervisor is notified.
 //!
-//! An instance that fails because its effects are refused counts as killed, since the refusal is the first half of a
-//! kill. If the process dies for any other reason, the instance has failed, and the reported reason says how the
-//! process died. The host and its other instances continue.
+//! An instance that fails because its effects are refused counts as killed, since every kill begins with that refusal.
+//! If the process dies for any other reason, the instance has failed, and the reported reason says how the process
+//! died. The host and its other instances continue.
 
 use std::future::pending;
 use std::pin::Pin;
@@ -31,8 +31,8 @@ use crate::wire::shared::SharedMemory;
 use baton_base::clock::Clock;
 use baton_base::gate::Gate;
 
-/// The runner may see the deadline pass up to this much earlier than its host, since the clocks are read one after the
-/// other.
+/// Maximum time by which a runner may see its deadline pass before the host does. The two differ because the clocks are
+/// read one after the other.
 const APART: Duration = Duration::from_millis(20);
 
 /// A running instance, held by its supervisor. Dropping this kills the instance.
@@ -40,9 +40,9 @@ pub trait InstanceHandle: Send {
     /// Waits for the next event. Cancel safe.
     fn next_event(&mut self) -> BoxFuture<'_, InstanceEvent>;
 
-    /// Asks the instance to stop. Later requests are ignored. If the `next` term also runs in this host, the host first
-    /// claims the state for that term, and then asks the instance to stop. If the claim takes too long, the host does
-    /// not wait for it.
+    /// Asks the instance to stop. Only the first such request has an effect. If the `next` term also runs in this host,
+    /// the host first claims the state for that term and then asks the instance to stop. If the claim takes too long,
+    /// the host asks the instance to stop before the claim is complete.
     fn stop(&mut self, reason: StopReason, message: String, grace_ends: Time, next: Option<Term>);
 
     /// Refuses all effects from now on, and kills the instance, whatever it is doing.
@@ -60,7 +60,7 @@ pub trait InstanceHandle: Send {
     /// Returns the resources that the instance has used.
     fn usage(&self) -> Usage;
 
-    /// Returns the numbers of effects that have passed or have been refused so far.
+    /// Returns how many effects have passed and how many have been refused so far.
     fn effects(&self) -> EffectCounts;
 }
 
@@ -69,7 +69,7 @@ pub trait InstanceHandle: Send {
 pub(super) struct InstanceControl {
     pub(super) gate: Arc<Gate>,
     pub(super) killed: Arc<watch::Sender<bool>>,
-    /// True once a deadline has passed before it was extended.
+    /// True once a deadline was extended so late that the runner may already have seen it pass.
     pub(super) lapsed: Arc<AtomicBool>,
     /// True once the kernel has accepted a SIGKILL for the process.
     pub(super) dying: Arc<watch::Sender<bool>>,
@@ -92,7 +92,7 @@ impl InstanceControl {
         fence(Ordering::SeqCst);
         if let Some(RunnerHandle { page, .. }) = self.runner.get() {
             page.open_for(|| self.gate.remaining());
-            // If the gate was closed meanwhile, the page must stay closed.
+            // If the gate was closed in the meantime, the page must be closed too.
             if self.gate.remaining().is_zero() {
                 page.close();
             }
@@ -123,7 +123,7 @@ impl InstanceControl {
         let before = self.gate.deadline();
         self.gate.extend(deadline, abort_at);
         self.open();
-        // Until now, the runner had the previous deadline.
+        // Until the call above, the runner's page still held the previous deadline.
         if self.gate.now() + APART >= before {
             self.lapsed.store(true, Ordering::Release);
         }
@@ -134,8 +134,9 @@ impl InstanceControl {
         self.lapsed.load(Ordering::Acquire) || self.gate.remaining() <= APART
     }
 
-    /// True if an effect was refused because the deadline had passed. The runner's own claim of a refusal is not
-    /// sufficient: an end after a refusal does not count as a failure, and the next instance starts at once.
+    /// True if an effect was refused because the deadline had passed. The runner's report alone is not trusted, since a
+    /// runner could use it to hide a failure: an end after a refusal does not count as a failure, and the next instance
+    /// starts at once.
     pub(super) fn was_refused(&self) -> bool {
         self.is_late() && self.runner.get().is_some_and(|runner| runner.tally.refused())
     }
@@ -147,8 +148,8 @@ pub struct Instance {
     pub(super) started: Time,
     pub(super) stop: watch::Sender<Option<StopNotice>>,
     pub(super) succeed: watch::Sender<Option<Successor>>,
-    /// The deferred stop request and its timer. When the timer fires, the request is sent even if the state has not
-    /// been claimed for the successor.
+    /// The deferred stop request and its timer. When the timer fires, the host sends the request even if the state has
+    /// not been claimed for the successor yet.
     pub(super) patience: Option<(Pin<Box<Sleep>>, StopNotice)>,
     pub(super) claim_ahead: Duration,
     pub(super) clock: Clock,
@@ -163,12 +164,12 @@ pub(super) struct StopNotice {
     pub(super) grace_ends: Time,
 }
 
-/// An event of an instance, for its supervisor.
+/// An event that an instance reports to its supervisor.
 #[derive(Debug)]
 pub enum InstanceEvent {
     /// The guest is running.
     Begun,
-    /// The guest gives up leadership.
+    /// The guest gives up leadership. Holds the guest's reason.
     StepDown(String),
     /// The process was killed, but had not exited a short time later.
     Dying,
@@ -249,7 +250,7 @@ impl InstanceHandle for Instance {
 }
 
 impl Instance {
-    /// Returns the time of the start.
+    /// Returns the time at which the instance was started.
     pub fn started(&self) -> Time {
         self.started
     }

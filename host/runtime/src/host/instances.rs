@@ -11,7 +11,7 @@ use crate::wire::limits::{EffectCounts, Limits, Tally};
 use crate::wire::shared::SharedMemory;
 use baton_base::gate::Gate;
 
-/// The running instances of all launchers that have a clone of this list.
+/// The list of running instances of one or more launchers. Clones share the list.
 #[derive(Clone, Default)]
 pub struct RunningInstances(Arc<Mutex<Vec<RunningInstance>>>);
 
@@ -23,7 +23,7 @@ struct RunningInstance {
     requests: u64,
     tally: SharedMemory<Tally>,
     pid: Pid,
-    /// Can be upgraded as long as the instance exists.
+    /// Upgrading this succeeds as long as the instance exists.
     gate: Weak<Gate>,
 }
 
@@ -34,13 +34,13 @@ pub struct InstanceUsage {
     pub memory: LimitUsage,
     /// Table elements.
     pub table_elements: LimitUsage,
-    /// Core instances, memories or tables, whichever number is highest.
+    /// The highest of three numbers: core instances, memories and tables.
     pub instances: LimitUsage,
     /// Handles of host resources.
     pub handles: LimitUsage,
     /// Open files, folders and listings.
     pub files: LimitUsage,
-    /// The host's memory for the handles, in bytes.
+    /// Memory that the handles take outside the guest's own memory (bytes).
     pub kept: u64,
     /// HTTP requests in flight.
     pub requests: LimitUsage,
@@ -48,7 +48,7 @@ pub struct InstanceUsage {
     pub lines: u64,
     /// Number of dropped lines. `lines` does not include them.
     pub dropped: u64,
-    /// Limit on the average number of lines per second. Short bursts may exceed it.
+    /// Maximum average number of lines per second. Short bursts may exceed it.
     pub lines_per_second: u32,
     /// The system resources that the instance's process uses now.
     pub process: ProcessUse,
@@ -116,7 +116,7 @@ impl RunningInstances {
         });
     }
 
-    /// Returns, for each instance, the effects that have passed or have been refused so far.
+    /// Returns, for each instance, how many effects have passed and how many have been refused so far.
     pub fn effects(&self) -> Vec<(ElectionName, Term, EffectCounts)> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let there = entries.iter().filter(|entry| entry.gate.strong_count() > 0);
@@ -128,7 +128,7 @@ impl RunningInstances {
         self.in_use_by(ProcessUse::of)
     }
 
-    /// Implements [`Self::in_use`]. `process` may be slow: instances that start meanwhile do not wait for it.
+    /// Implements [`Self::in_use`]. `process` may be slow, so the list is not locked while it runs.
     fn in_use_by(&self, process: impl Fn(Pid) -> ProcessUse) -> Vec<(ElectionName, Term, InstanceUsage)> {
         let running: Vec<RunningInstance> = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let in_use = |entry: RunningInstance| {

@@ -23,7 +23,7 @@ use baton_store::state::{self, Claimant};
 /// Usual value of [`Launcher::claim_ahead`].
 pub const CLAIM_AHEAD: Duration = Duration::from_millis(250);
 
-/// Capacity of the event channel: begun, step-down and dying are each sent at most once.
+/// Capacity of the event channel. It suffices, since `Begun`, `StepDown` and `Dying` are each sent at most once.
 const EVENTS: usize = 3;
 
 /// Starts the instances of one coordinator, for all versions of its module.
@@ -37,21 +37,21 @@ pub struct Launcher {
     pub runners: Runners,
     /// The store of the coordinator's state.
     pub states: Arc<dyn ObjectStore>,
-    /// The state that a replaced instance leaves to its successor.
+    /// State that a replaced instance leaves for its successor.
     pub handover: state::Handover,
-    /// The state that is read while the lease is being acquired.
+    /// State that was read in advance, while the lease was being acquired.
     pub read_ahead: state::ReadAhead,
-    /// Maximum delay of a stop request while the state is claimed for the next term. The delay is also at most a
-    /// quarter of the grace.
+    /// Maximum time for which a stop request waits until the state is claimed for the next term. It never waits longer
+    /// than a quarter of the grace.
     pub claim_ahead: Duration,
-    /// Arguments of the guest, after the election's name.
+    /// Arguments that the guest gets after the election's name.
     pub arguments: Vec<String>,
     /// Environment variables of the guest.
     pub env: Vec<(String, String)>,
     /// Configuration of the guest. The guest gets it both as environment variables and as the content of
     /// `wasi:config/store`.
     pub config: Vec<(String, String)>,
-    /// Secrets in the configuration, read again for each instance.
+    /// Secrets in the guest's configuration. They are read again for each instance.
     pub secrets: Vec<SecretSource>,
     /// The list of running instances.
     pub running: RunningInstances,
@@ -74,16 +74,17 @@ pub trait Launch: Send + Sync {
         output: Arc<dyn Output>,
     ) -> Box<dyn InstanceHandle>;
 
-    /// Keeps these versions ready to start, and no others.
+    /// Keeps these versions ready to start, and discards all others.
     fn keep(&self, modules: &[&Module]);
 
-    /// Prepares for a term of `module`, while the lease is being acquired.
+    /// Prepares for a term of `module`. Called while the lease is being acquired.
     fn expects(&self, module: &Module);
 
-    /// Discards the preparations, since another node holds the lease.
+    /// Discards these preparations. Called when another node holds the lease.
     fn expects_none(&self);
 
-    /// Discards the state that the last instance has left to its successor, since this node no longer holds the lease.
+    /// Discards the state that the last instance has left for its successor. Called when this node no longer holds the
+    /// lease.
     fn clear_handover(&self);
 
     /// Returns a watch that is notified if timers have missed time while an instance runs, for example because the
@@ -107,7 +108,7 @@ impl Launch for Launcher {
         self.runners.keep(modules);
     }
 
-    /// Starts to read the state, if `module` uses state.
+    /// Starts reading the state if `module` uses state.
     fn expects(&self, module: &Module) {
         if module.uses_state() {
             self.read_ahead.begin(self.runners.handle(), Arc::clone(&self.states), self.election.clone());
@@ -159,9 +160,9 @@ impl Launcher {
             started,
             dropped: AtomicU64::new(0),
         };
-        // Watch the instance before it begins.
+        // The watchdog must know the instance before it begins.
         self.watchdog.watch(&gate);
-        // If there is nothing to wait for, the instance begins here, without waking another thread.
+        // If there is nothing to wait for, begin the instance on this thread, since waking another one takes time.
         let begun = instance_task.begin_at_once();
         let task = self.runners.handle().spawn(instance_task.run(begun));
         Instance {
@@ -177,8 +178,8 @@ impl Launcher {
         }
     }
 
-    /// Returns the guest's environment variables. A command has no interface for its fencing token, election and node,
-    /// so it gets them in variables, which override configured ones.
+    /// Returns the guest's environment variables. A command has no interface from which to get its fencing token,
+    /// election and node. So it gets them in variables, which override configured variables of the same names.
     pub(super) fn environment(
         &self,
         module: &Module,
@@ -198,7 +199,8 @@ impl Launcher {
         own.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).chain(given).collect()
     }
 
-    /// Returns a claimant if the module uses state. Otherwise discards state that was handed over or read ahead.
+    /// Returns a claimant if the module uses state. Otherwise discards any state that was handed over or read in
+    /// advance.
     fn states_of(&self, module: &Module, output: &Arc<dyn Output>) -> Option<Claimant> {
         if !module.uses_state() {
             self.handover.clear();

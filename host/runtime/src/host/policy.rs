@@ -10,14 +10,14 @@ use crate::runner::http::{HttpPolicy, KEPT_BY_KERNEL};
 use crate::wire::limits::Limits;
 use baton_store::state;
 
-/// The rights and limits of one coordinator's instances. Their runners get the policy before there is an instance.
+/// The rights and limits of one coordinator's instances. A runner gets the policy before it gets an instance.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Policy {
     /// Limits of each instance.
     pub limits: Limits,
     /// Limits of the coordinator's state.
     pub state_limits: state::Limits,
-    /// Folders that the instances may use. Each instance opens them again.
+    /// Folders that the instances may use. Each instance opens them again when it starts.
     pub folders: Vec<Folder>,
     /// Rights for HTTP requests.
     pub http: HttpPolicy,
@@ -25,7 +25,7 @@ pub struct Policy {
     pub lease: Duration,
 }
 
-/// Number of descriptors that a runner has in addition to those of its guest.
+/// Number of descriptors that a runner needs for itself, in addition to those that its guest uses.
 const DESCRIPTORS: u64 = 64;
 
 /// Memory (bytes) that a runner may use in addition to its guest's memory and the arguments of calls.
@@ -57,8 +57,8 @@ impl Policy {
         [own, own / 128, connections].into_iter().fold(0, u64::saturating_add)
     }
 
-    /// Returns the maximum number of bytes that one call may pass to the host. A commit that is too large must still
-    /// arrive, so that the guest gets an error for it.
+    /// Returns the maximum number of bytes that one call may pass to the host. This leaves room for a commit that
+    /// exceeds the state's limits, so that the guest gets an error for it.
     pub(crate) fn call_bytes(&self, uses_state: bool) -> usize {
         let state = usize::try_from(self.state_limits.total).unwrap_or(usize::MAX);
         if uses_state { CALL_BYTES.saturating_add(state.saturating_mul(2)) } else { CALL_BYTES }

@@ -29,13 +29,13 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
-/// The hidden command of a template.
+/// The hidden command that makes this program a template.
 pub const MAKE_RUNNERS: &str = "make-runners";
 
 /// Interval for reaping killed processes that no caller waits for.
 const REAP_EVERY: Duration = Duration::from_millis(50);
 
-/// Maximum number of descriptors in one message.
+/// Maximum number of descriptors that one message can carry.
 const MOST_DESCRIPTORS: usize = 8;
 
 /// Starts processes. Clones share one thread, which ends with the last clone.
@@ -52,7 +52,7 @@ struct Starter {
 enum Request {
     Start(Box<Start>),
     Adopt(Box<Adopt>),
-    /// Kill and reap a forked runner that no caller wants.
+    /// Kill and reap a forked runner whose caller has given up.
     Abandon(Pid),
     /// Kill and reap a process, then remove its control group.
     Reap(OwnedFd, Option<Arc<ControlGroup>>),
@@ -73,7 +73,7 @@ struct Adopt {
     answer: oneshot::Sender<io::Result<Started>>,
 }
 
-/// A process that has no [`Process`] yet. Dropping this kills the process and has it reaped.
+/// A started process that no [`Process`] owns yet. Dropping this kills the process and has it reaped.
 struct Started {
     pid: Pid,
     /// `None` once a [`Process`] owns it.
@@ -90,7 +90,7 @@ impl Drop for Started {
 }
 
 impl Processes {
-    /// Starts the thread.
+    /// Starts the thread that starts and reaps processes.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.
@@ -108,8 +108,8 @@ impl Processes {
         Ok(Self(Arc::new(Starter { groups, requests: Some(requests), thread: Some(thread) })))
     }
 
-    /// Starts `program` as a template. Returns its process and a socket to it. The template takes these descriptors
-    /// with [`receive`].
+    /// Starts `program` as a template. Returns the template's process and a socket to it. The template gets
+    /// `descriptors` by calling [`receive`].
     ///
     /// # Errors
     /// Returns an error if a system call fails.
@@ -121,7 +121,7 @@ impl Processes {
         Ok((self.process(started)?, socket))
     }
 
-    /// Takes over a runner that a template has forked.
+    /// Takes ownership of a runner that a template has forked.
     ///
     /// # Errors
     /// Returns an error if a system call fails. The runner is then killed.
@@ -130,7 +130,8 @@ impl Processes {
         self.request(Request::Adopt(Box::new(Adopt { pid, back: self.back()?, answer })));
         let mut process = self.process(answered.await.map_err(io::Error::other)??)?;
         let Some(groups) = self.0.groups.clone() else { return Ok(process) };
-        // The closure owns the process, so that its pid is not reused before it has entered the group.
+        // The closure owns the process. So the process is not reaped, and its pid is not reused, before it is in its
+        // group.
         let entered = tokio::task::spawn_blocking(move || {
             process.group = groups.enter(pid).map(Arc::new);
             process
@@ -138,7 +139,7 @@ impl Processes {
         entered.await.map_err(io::Error::other)
     }
 
-    /// Kills and reaps a forked runner that no caller wants.
+    /// Kills and reaps a forked runner whose caller has given up.
     pub(crate) fn abandon(&self, pid: Pid) {
         self.request(Request::Abandon(pid));
     }
@@ -192,8 +193,8 @@ pub(crate) struct Process {
 pub(crate) struct Handle(Arc<OwnedFd>);
 
 impl Handle {
-    /// Kills the process, or does nothing if it has exited. Returns true if the kernel accepted the signal: the process
-    /// then runs no further instructions, although its exit may take longer.
+    /// Kills the process, or does nothing if it has exited. Returns true if the kernel accepted the signal. The process
+    /// then executes no further instructions, but may take some time to exit.
     pub(crate) fn kill(&self) -> bool {
         kill(&self.0)
     }
@@ -238,7 +239,7 @@ impl Process {
         }
     }
 
-    /// Waits until the process has exited, and reaps it, so that nothing of it is left. Cancel safe.
+    /// Waits until the process has exited, and reaps it. Cancel safe.
     ///
     /// # Errors
     /// Returns an error if a system call fails.
@@ -287,7 +288,7 @@ fn serve(received: &mpsc::Receiver<Request>) {
             Ok(Request::Start(request)) => {
                 let Start { program, descriptors, back, answer } = *request;
                 let started = start(&program, &descriptors);
-                // If the caller has given up, dropping the answer kills the process.
+                // If the caller has given up, the unsent answer is dropped, which kills the process.
                 let _ = answer
                     .send(started.map(|(pid, pidfd, socket)| (Started { pid, pidfd: Some(pidfd), back }, socket)));
             }
@@ -299,10 +300,10 @@ fn serve(received: &mpsc::Receiver<Request>) {
             Ok(Request::Reap(pidfd, group)) => dying.push((pidfd, group)),
             Ok(Request::Remove(group)) => group.remove(),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
-            // The host is exiting: init reaps the processes that it has killed.
+            // The host is exiting. The processes that it has killed are reaped by init.
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
         }
-        // Kill all of them. Killing a process twice is harmless.
+        // Kill all of them, including those killed earlier: a second signal is harmless.
         for (pidfd, _) in &dying {
             kill(pidfd);
         }
@@ -325,7 +326,7 @@ fn has_ended(pidfd: &OwnedFd) -> bool {
 fn start(program: &Path, descriptors: &[impl AsFd]) -> io::Result<(Pid, OwnedFd, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     if !descriptors.is_empty() {
-        // The socket holds the descriptors until the template receives them.
+        // The socket keeps the descriptors until the template has started and receives them.
         hand_over(&ours, descriptors)?;
     }
     let mut child = Command::new(program)
@@ -348,8 +349,8 @@ fn start(program: &Path, descriptors: &[impl AsFd]) -> io::Result<(Pid, OwnedFd,
     }
 }
 
-/// Opens the pidfd of a forked runner. Returns an error if the process is not a child of this process, since it would
-/// later be killed by mistake.
+/// Opens the pidfd of a forked runner. Returns an error if the process is not a child of this process, since the host
+/// would later kill it by mistake.
 fn adopt(pid: Pid) -> io::Result<OwnedFd> {
     // The process has not been reaped, so the pid is still its own.
     let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
@@ -368,7 +369,7 @@ pub(crate) fn hand_over(socket: impl AsFd, descriptors: &[impl AsFd]) -> io::Res
     if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // A process that does not receive must not block this one.
+    // Do not block if the other process does not receive messages.
     sendmsg(socket, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! The host's end of the connection to a runner: it reads messages, and does the work that only the host can do.
+//! The host's end of the connection to a runner. It reads the runner's messages, and does the work that only the host
+//! can do.
 
 use std::future::pending;
 use std::io;
@@ -25,28 +26,29 @@ use baton_store::state::{self, Claim, CommitError, HandoverClaim};
 /// are far shorter.
 const UNREAD: usize = 1 << 20;
 
-/// Maximum number of notices about refusals and nearly reached limits. A correct runner sends each of them only once,
-/// so it never reaches this number.
+/// Maximum number of notices about refusals and nearly reached limits that the host accepts. A correct runner sends
+/// each notice only once, so it never reaches this number.
 const TOLD: u32 = 64;
 
 /// Maximum length of a line from a runner (bytes). The runner replaces each invalid byte by a character of 3 bytes, so
 /// a line can be 3 times as long as the line that the guest wrote.
 const LINE: usize = LONGEST_LINE * 3;
 
-/// Timeout for an instance to begin, which usually takes milliseconds. Until the instance has begun or failed, no other
-/// node can lead.
+/// Maximum time for an instance to begin, which usually takes milliseconds. No other node can lead while the instance
+/// is neither running nor failed.
 const BEGINS_WITHIN: Duration = Duration::from_secs(20);
 
 /// Exchanges messages with the runner of one instance.
 pub(super) struct InstanceLoop<'a> {
     task: &'a InstanceTask,
     claim: Arc<tokio::sync::Mutex<Option<Claim>>>,
-    /// The commit in progress, if any. There is at most one, since the guest waits until each commit has ended.
+    /// The commit in progress, if any. There is never more than one, since the guest waits for the result of each
+    /// commit.
     committing: Option<BoxFuture<'static, Result<(), CommitError>>>,
     lookups: JoinSet<(u64, Result<Vec<Resolved>, String>)>,
     is_started: bool,
     is_stepping_down: bool,
-    /// Number of notices received of the kinds that a runner sends only once.
+    /// Number of [`TOLD`] notices received so far.
     told: u32,
     /// Limits the rate of messages that need no response.
     lines: MessageLimit,
@@ -128,7 +130,8 @@ impl<'a> InstanceLoop<'a> {
                 written = writing => {
                     match written {
                         Ok(written) => drop(unwritten.drain(..written)),
-                        // The runner has exited or closed its pipe. Its last messages say more than this error.
+                        // The runner has exited or closed its pipe. Ignore the error: the runner's last messages
+                        // explain the cause better.
                         Err(_) => unwritten.clear(),
                     }
                     continue;
@@ -149,8 +152,8 @@ impl<'a> InstanceLoop<'a> {
         }
     }
 
-    /// Checks that a message keeps to the protocol; otherwise returns the violation. `unwritten` is the number of bytes
-    /// that have not been written to the runner yet.
+    /// Checks that a message conforms to the protocol. If not, returns a description of the violation. `unwritten` is
+    /// the number of bytes that have not been written to the runner yet.
     fn check(&mut self, message: &FromRunner, unwritten: usize) -> Result<(), String> {
         let is_answered = matches!(message, FromRunner::Commit(_) | FromRunner::Resolve { .. });
         if !is_answered && !self.lines.admits() {
@@ -176,7 +179,7 @@ impl<'a> InstanceLoop<'a> {
                 "it asked twice to step down"
             }
             FromRunner::Commit(_) if self.committing.is_some() => "it sent a commit during another commit",
-            // For an election without state, the runner itself refuses its guest's commits.
+            // A correct runner never sends such a commit: without state, it refuses its guest's commits itself.
             FromRunner::Commit(_) if self.task.states.is_none() => "it sent a commit for an election without state",
             FromRunner::Resolve { .. } if self.lookups.len() >= LOOKUPS => "it has too many DNS lookups in flight",
             FromRunner::Ended(ended) if self.is_started && matches!(ended.how, How::Unable(_)) => {
@@ -188,7 +191,7 @@ impl<'a> InstanceLoop<'a> {
         Err(problem.to_owned())
     }
 
-    /// Does what a message asks for. Returns the cause if the instance has ended or cannot continue.
+    /// Handles a message. If the instance has ended or cannot continue, returns the cause.
     fn take(&mut self, message: FromRunner, unwritten: usize) -> Option<ExitCause> {
         if let Err(violation) = self.check(&message, unwritten) {
             return Some(ExitCause::Broken(violation));
@@ -273,7 +276,8 @@ fn not_committed(error: CommitError) -> NotCommitted {
     }
 }
 
-/// Looks up a host name. The system's lookup cannot be interrupted; if it ends too late, its answer is dropped.
+/// Looks up a host name. The system's resolver cannot be interrupted. If its answer comes too late, the answer is
+/// dropped.
 async fn look_up(number: u64, host: String, port: u16, places: Arc<Semaphore>) -> (u64, Result<Vec<Resolved>, String>) {
     let Ok(place) = places.acquire_owned().await else { return (number, Err("the host is shutting down".to_owned())) };
     let found = tokio::task::spawn_blocking(move || {
@@ -286,7 +290,8 @@ async fn look_up(number: u64, host: String, port: u16, places: Arc<Semaphore>) -
     (number, found.map_err(|error| error.to_string()))
 }
 
-/// Waits for a successor, claims the state for it and asks the guest to stop. Returns only if the claim is superseded.
+/// Waits until there is a successor, claims the state for it, and asks the guest to stop. Returns only if the claim has
+/// been superseded.
 async fn claim_ahead(
     mut succeeded: watch::Receiver<Option<Successor>>,
     succession: Option<&HandoverClaim>,

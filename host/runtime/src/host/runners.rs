@@ -29,8 +29,9 @@ use crate::wire::shared::{Others, SharedMemory};
 /// Timeout for forking a runner, and for making it ready. Each of the two usually takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Timeout for a runner that rehearses. After that, the host makes a runner that does not rehearse. A rehearsal runs
-/// none of the module's code, but it can take long, since the module determines how much memory must be set up.
+/// Timeout for preparing a runner with a rehearsal. After this time, the host makes a runner that does not rehearse. A
+/// rehearsal runs none of the module's code. It can still take long, since the module determines how much memory must
+/// be set up.
 const REHEARSES_WITHIN: Duration = Duration::from_secs(2);
 
 /// Number of failed rehearsals after which the runners of a version no longer rehearse.
@@ -75,7 +76,7 @@ struct Inner {
     handle: Handle,
     /// Versions that are kept ready, by the digests of their modules.
     versions: Mutex<HashMap<Digest, Arc<Version>>>,
-    /// Tasks that make runners. They end when this is dropped.
+    /// Tasks that make runners. Dropping this aborts them.
     making: Mutex<JoinSet<()>>,
     /// Permits for DNS lookups, shared by all instances.
     lookups: Arc<Semaphore>,
@@ -84,11 +85,11 @@ struct Inner {
 struct Version {
     template: Arc<Template>,
     ready: AsyncMutex<Option<Ready>>,
-    /// Number of runners that did not become ready with a rehearsal.
+    /// Number of runners whose preparation failed or timed out during a rehearsal.
     failed_rehearsals: AtomicU32,
 }
 
-/// A runner that waits for an instance. Dropping this kills the runner.
+/// A runner that is waiting for an instance. Dropping this kills the runner.
 pub(crate) struct Ready {
     pub(crate) process: Process,
     pub(crate) to: pipe::Sender,
@@ -127,7 +128,7 @@ impl Runners {
         &self.0.handle
     }
 
-    /// Makes a runner ready for this version, unless one is ready.
+    /// Makes a runner ready for this version, unless one is ready already.
     ///
     /// # Errors
     /// [`RunnerError`] says why there is no runner.
@@ -140,18 +141,18 @@ impl Runners {
         Ok(())
     }
 
-    /// Starts to make a runner ready for each of these versions, and kills the runners of all other versions.
+    /// Starts making a runner ready for each of these versions. Kills the ready runners of all other versions.
     pub fn keep(&self, modules: &[&Module]) {
         let keeps = |digest: &Digest| modules.iter().any(|module| module.digest() == *digest);
         lock(&self.0.versions).retain(|digest, _| keeps(digest));
         for module in modules {
-            // From here on, the version is kept ready.
+            // Add the version to those that are kept ready.
             self.version(module);
             self.refill(module, Duration::ZERO);
         }
     }
 
-    /// Starts to make a runner ready for this version after a delay, if the version is kept ready.
+    /// Makes a runner ready for this version after a delay, if the version is among those to keep ready.
     pub(crate) fn refill(&self, module: &Module, after: Duration) {
         let Some(version) = lock(&self.0.versions).get(&module.digest()).cloned() else { return };
         let mut making = lock(&self.0.making);
@@ -168,7 +169,7 @@ impl Runners {
                 if let Some(its) = its.upgrade()
                     && !ready.as_ref().is_some_and(Ready::is_alive)
                 {
-                    // Errors are ignored: the start that needs the runner retries, and reports them.
+                    // Ignore errors: the next start finds no runner, tries again and reports the error.
                     *ready = Self(its).make_rehearsed(&module, &version).await.ok();
                 }
             },
@@ -227,7 +228,7 @@ impl Runners {
         // The first fork also waits for the template to start and link.
         let forked = timeout(PATIENCE, async {
             match self.fork_once(module, template).await {
-                // Retry once, with a new template.
+                // The template has failed, so retry once with a new one.
                 Err(RunnerError::Template(_)) => self.fork_once(module, template).await,
                 forked => forked,
             }
@@ -241,7 +242,7 @@ impl Runners {
         let (page, page_file) = Page::make()?;
         let (tally, tally_file) = SharedMemory::make("baton-tally", Others::Write)?;
         let mut descriptors = vec![theirs_in, theirs_out, page_file, tally_file];
-        // The lock is taken before the runner exists. Once the runner is forked, only the runner holds the lock.
+        // Take the lock before the runner exists. Once the runner is forked, only it holds the lock.
         descriptors.extend(self.0.templates.lock().await?);
         let (to, from) = (pipe::Sender::from_owned_fd(to)?, pipe::Receiver::from_owned_fd(from)?);
         let longest = policy.call_bytes(module.uses_state()).saturating_add(ENVELOPE);
@@ -279,8 +280,8 @@ fn lost(after: Duration) -> RunnerError {
 }
 
 impl RunnerError {
-    /// Returns the error for a process that ended with this status. SIGKILL may come from the kernel when memory is
-    /// short.
+    /// Returns the error for a process that ended with this status. A killed process counts as lost, not as failed,
+    /// since the kernel may have killed it because memory was short.
     pub(crate) fn of(status: Status) -> Self {
         let why = describe_exit(status);
         match status {
@@ -319,8 +320,8 @@ impl Ready {
         self.process.is_alive()
     }
 
-    /// True if the runner can run an instance. If a folder was missing, a new runner is needed, since the folder may
-    /// exist by now.
+    /// True if the runner can run an instance. If a granted folder was missing when the runner was made, the runner
+    /// cannot use the folder, although it may exist by now. A new runner is then needed.
     fn is_fit(&self) -> bool {
         self.has_folders && self.is_alive()
     }

@@ -51,7 +51,7 @@ pub(super) struct InstanceTask {
     pub(super) dropped: AtomicU64,
 }
 
-/// A runner that has been given an instance, and the part of the start message that has not been written yet.
+/// A runner that was given an instance, and the rest of the start message that has not been written yet.
 pub(super) struct Begun {
     pub(super) runner: Runner,
     pub(super) unwritten: Vec<u8>,
@@ -75,8 +75,8 @@ pub(super) enum ExitCause {
 }
 
 impl InstanceTask {
-    /// Begins at once if a runner is ready and there is no state to claim and no file to read. Otherwise returns
-    /// `None`.
+    /// Begins the instance at once if a runner is ready, there is no state to claim, and no secret to read from a file.
+    /// Otherwise returns `None`.
     pub(super) fn begin_at_once(&self) -> Option<Begun> {
         let waits = self.states.is_some() || self.launcher.secrets.iter().any(|secret| secret.file().is_some());
         if waits {
@@ -114,7 +114,7 @@ impl InstanceTask {
         if self.control.was_killed() {
             self.control.kill();
         }
-        // If the pipe is full or closed, the task notices that later.
+        // If the pipe is full or closed, the task handles that later.
         let written = rustix::io::write(&to, &message).unwrap_or(0);
         message.drain(..written);
         runners.refill(&self.module, REFILL_AFTER);
@@ -128,7 +128,7 @@ impl InstanceTask {
             gone = &mut until_gone => return gone,
             () = self.lingers() => {}
         }
-        // The channel has room, so this fails only if the receiver is gone.
+        // The channel has room, so sending fails only if the receiver is gone.
         let _ = self.tell.try_send(InstanceEvent::Dying);
         until_gone.await
     }
@@ -142,7 +142,7 @@ impl InstanceTask {
 
     async fn until_gone(&self, begun: Option<Begun>) -> Gone {
         let mut runner = None;
-        // Unwind safe: nothing that a panic leaves inconsistent is used again.
+        // Unwind safe: no value that a panic may leave inconsistent is used afterwards.
         let cause = AssertUnwindSafe(self.until_exit(begun, &mut runner)).catch_unwind().await;
         let cause = cause.unwrap_or_else(|panic| {
             let why = panic.downcast_ref::<String>().map(String::as_str);
@@ -151,17 +151,18 @@ impl InstanceTask {
         });
         let mut died = None;
         if let Some(Runner { mut process, .. }) = runner {
-            // The runner may have closed its pipe or reported its end, but still be running. All its messages have been
-            // handled.
+            // Kill the runner: it may still be running, even if it has closed its pipe or reported its end. All its
+            // messages have been handled.
             self.control.end(process.handle());
-            // Without proof of its exit, the process does not count as gone, and the watchdog ends the host in time.
+            // If waiting fails, nothing proves that the process has exited. It then does not count as gone, and the
+            // watchdog ends the host in time.
             died = match process.ended().await {
                 Ok(status) => Some(status),
                 Err(_) => pending().await,
             };
         }
         if let Some(RunnerHandle { tally, .. }) = self.control.runner.get() {
-            // A killed runner has not reported the lines that it dropped last.
+            // A killed runner could not report the last lines that it dropped.
             self.report_dropped(tally.usage().dropped.saturating_sub(self.dropped.load(Ordering::Relaxed)));
         }
         let gone = self.judge(cause, died);
@@ -192,7 +193,7 @@ impl InstanceTask {
             }
             ExitCause::Silent => {
                 let how = died.map_or_else(|| "the runner exited".to_owned(), describe_exit);
-                // At the deadline, the runner ends itself.
+                // A runner whose deadline has passed exits by itself.
                 let killed = Gone { end: End::Killed, backtrace: None };
                 if self.control.is_late() { killed } else { crashed(how) }
             }
@@ -200,7 +201,7 @@ impl InstanceTask {
             ExitCause::Broken(why) => crashed(format!("the runner violated the protocol: {why}")),
         };
         let is_its_own = matches!(gone.end, End::Done | End::Superseded { .. }) || !self.control.was_refused();
-        // The refusal is the first half of a kill. Any failure after it is not the guest's fault.
+        // Every kill begins with that refusal, so a failure after it is not the guest's fault.
         if self.control.was_killed() || !is_its_own { Gone { end: End::Killed, backtrace: None } } else { gone }
     }
 
@@ -209,7 +210,7 @@ impl InstanceTask {
         let begun = match begun {
             Some(begun) => begun,
             None => {
-                // A kill ends the preparation, whatever the preparation is waiting for.
+                // A kill interrupts the preparation, whatever it is waiting for.
                 let begun = tokio::select! {
                     begun = self.prepare(&mut claim) => begun,
                     () = self.killed() => return ExitCause::Cannot(End::Killed),
@@ -243,7 +244,7 @@ impl InstanceTask {
             let claimed = states.claim(self.term, Arc::clone(&self.control.gate)).await;
             *claim = Some(claimed.map_err(|error| match error {
                 ClaimError::Superseded(term) => End::Superseded { term },
-                // A retry on this node would read the same bytes.
+                // Do not retry on this node: it would read the same bytes.
                 ClaimError::Document(_) => End::Fatal(error.to_string()),
                 ClaimError::Store(_) => End::Unable(error.to_string()),
                 ClaimError::TermOver => crashed(error.to_string()),
@@ -270,8 +271,8 @@ impl InstanceTask {
     }
 }
 
-/// Returns the remedy if a system call of the host failed for lack of processes, descriptors, memory or disk space.
-/// Such an error says nothing about the version, since the runner limits the guest's own use of these resources.
+/// Returns a remedy if a system call of the host failed because processes, descriptors, memory or disk space ran out.
+/// Such an error does not count against the version, since the runner limits the guest's own use of these resources.
 fn shortage(error: &io::Error) -> Option<&'static str> {
     match Errno::from_io_error(error)? {
         Errno::AGAIN => {

@@ -21,7 +21,7 @@ use crate::host::runners::{RunnerError, make_pipe};
 use crate::module::Module;
 use crate::wire::protocol::{FromTemplate, Messages, ToLink, frame};
 
-/// Timeout for a fork. A fork takes 1 ms, so a template that takes longer than this is stopped or broken.
+/// Timeout for a fork. A fork usually takes 1 ms, so a template that exceeds the timeout is stopped or broken.
 const FORKS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Longest message from a template (bytes).
@@ -34,14 +34,14 @@ pub struct Templates(Arc<Inner>);
 struct Inner {
     program: PathBuf,
     processes: Processes,
-    /// Proves to other nodes that a runner still exists: each runner holds a lock on it.
+    /// The file that each runner locks, to prove to other nodes that it still exists.
     lock_file: Option<Arc<LockFile>>,
     /// Templates in use, by the module's digest.
     known: Mutex<HashMap<Digest, Weak<Template>>>,
 }
 
-/// The template of one version. Its process starts when it is first needed, and again if it has exited. It ends when
-/// this is dropped.
+/// The template of one version. Its process is started when it is first needed, and restarted if it has exited.
+/// Dropping this ends the process.
 pub(crate) struct Template {
     templates: Templates,
     module: Module,
@@ -52,14 +52,14 @@ pub(crate) struct Template {
 struct Live {
     process: Process,
     socket: UnixStream,
-    /// Number of outstanding answers, including those whose caller has given up.
+    /// Number of forks that the template has not answered yet. Includes forks whose caller has given up.
     asked: usize,
-    /// The part of the next answer that has arrived.
+    /// The part of the next answer that has arrived so far.
     answer: Vec<u8>,
 }
 
 impl Templates {
-    /// Creates templates that run `program`, which must be this very version of Baton.
+    /// Creates templates that run `program`, which must be exactly this version of Baton.
     #[must_use]
     pub fn new(program: PathBuf, processes: &Processes) -> Self {
         Self::with_lock_file(program, processes, None)
@@ -97,11 +97,11 @@ impl Templates {
 }
 
 impl Template {
-    /// Forks a runner, and hands it these descriptors.
+    /// Forks a runner, and passes it these descriptors.
     ///
     /// # Errors
-    /// [`RunnerError`] says why there is no runner. After [`RunnerError::Template`] a runner may exist nevertheless,
-    /// with these very descriptors. So the next attempt must use new ones.
+    /// [`RunnerError`] says why there is no runner. After [`RunnerError::Template`], a runner with these descriptors
+    /// may exist all the same. So the next attempt must use new descriptors.
     pub(crate) async fn fork(&self, descriptors: &[OwnedFd]) -> Result<Process, RunnerError> {
         let processes = &self.templates.0.processes;
         let mut live = self.live.lock().await;
@@ -121,7 +121,7 @@ impl Template {
         }
     }
 
-    /// Starts the template's process. The caller sets the timeout.
+    /// Starts the template's process, and waits until it has linked the version. The caller sets the timeout.
     async fn link(&self) -> Result<Live, RunnerError> {
         let Inner { program, processes, .. } = &*self.templates.0;
         let ((theirs_in, to), (from, theirs_out)) = (make_pipe()?, make_pipe()?);
@@ -143,12 +143,13 @@ impl Template {
 }
 
 impl Live {
-    /// Makes the template fork a runner that takes these descriptors. The inner error comes from the template.
+    /// Makes the template fork a runner that receives these descriptors. The inner result is the template's answer.
     ///
     /// Cancel safe: the next call kills a runner whose caller has given up.
     ///
     /// # Errors
-    /// Returns an error if the template failed. The template must not be used again, since its next answer is unknown.
+    /// Returns an error if the template failed. The template must not be used again, since it is unknown which fork its
+    /// next answer belongs to.
     async fn fork(&mut self, processes: &Processes, descriptors: &[OwnedFd]) -> io::Result<io::Result<Pid>> {
         while self.asked > 0 {
             if let Ok(stray) = self.answer().await? {

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use crate::module::names::plain;
 
-/// Number of frames to capture. In a panic, up to a dozen frames come before the author's own code.
+/// Number of frames to capture. The backtrace of a panic begins with up to a dozen frames that are not the author's own
+/// code.
 pub(crate) const FRAMES: usize = 32;
 
 /// Maximum length of a line (bytes). Longer lines are cut.
@@ -38,10 +39,10 @@ pub(crate) fn shortened(text: &str) -> String {
     short
 }
 
-/// Frames that are counted instead of printed.
+/// Counts of the frames that are not printed.
 #[derive(Default)]
 struct Folded {
-    /// Number of repetitions of the last frame.
+    /// Number of times that the last frame was repeated.
     repeats: usize,
     /// Number of consecutive frames in the language's runtime.
     runtime_frames: usize,
@@ -49,7 +50,7 @@ struct Folded {
 
 impl Folded {
     fn write_repeats(&mut self, short: &mut String) {
-        // A repeat of a runtime frame counts as one more runtime frame.
+        // Repeated runtime frames count as further runtime frames.
         match (std::mem::take(&mut self.repeats), self.runtime_frames) {
             (0, _) => {}
             // Writing to a string cannot fail.
@@ -127,7 +128,7 @@ fn is_hash(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// True if an apparent `::h…` hash is only the start of a longer name.
+/// True if the apparent hash after `::h` is only the start of a longer name.
 fn continues(opens: &str, tail: &str) -> bool {
     opens == "::h" && tail.starts_with(|c: char| c.is_alphanumeric() || c == '_')
 }

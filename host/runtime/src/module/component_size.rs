@@ -1,5 +1,5 @@
-//! The size of a component: its number of core instances, which the limit on instances applies to, and its number of
-//! instantiation steps.
+//! Measures the size of a component: its number of core instances, to which the limit on instances applies, and its
+//! number of instantiation steps.
 
 use wasmtime::component::Component;
 use wasmtime_environ::component::{ComponentTranslation, ComponentTypesBuilder, GlobalInitializer, Translator};
@@ -14,7 +14,7 @@ pub(crate) struct ComponentSize {
     /// modules. Each takes memory in the process that loads the component, and a small component can have millions of
     /// them.
     pub steps: usize,
-    /// True if instantiating it runs none of its code: it contains no start function.
+    /// True if the component contains no start function, so that instantiating it runs none of its code.
     pub is_inert: bool,
 }
 
@@ -22,7 +22,8 @@ pub(crate) struct ComponentSize {
 ///
 /// Wasmtime reports the number of memories and tables, but not the number of instances. The binary does not show that
 /// number directly: a nested component may be instantiated several times, and wasmtime adds a module between two
-/// components that call each other. So this function repeats wasmtime's translation, without compiling.
+/// components that call each other. So this function repeats wasmtime's translation of the component, but compiles
+/// nothing.
 ///
 /// # Errors
 /// Returns an error for a binary that wasmtime would not compile either.
@@ -44,8 +45,8 @@ pub(crate) fn component_size(binary: &[u8]) -> wasmtime::Result<ComponentSize> {
     })
 }
 
-/// Counts the globals and segments of all core modules, instantiated or not. Wasmtime keeps a description of each
-/// global and segment, which is many times larger than the encoding.
+/// Counts the globals and segments of all core modules, instantiated or not. Wasmtime keeps a description of each,
+/// which takes many times more memory than its encoding.
 fn declared(binary: &[u8]) -> usize {
     let payloads = Parser::new(0).parse_all(binary).map_while(Result::ok);
     let counts = payloads.map(|payload| match payload {
@@ -57,15 +58,14 @@ fn declared(binary: &[u8]) -> usize {
     counts.map(|count| count as usize).sum()
 }
 
-/// Computes [`ComponentSize::is_inert`]. Includes parts that are never instantiated.
+/// Computes [`ComponentSize::is_inert`]. Also considers parts that are never instantiated.
 fn is_inert(binary: &[u8]) -> bool {
     let starts =
         |payload: &Payload<'_>| matches!(payload, Payload::StartSection { .. } | Payload::ComponentStartSection { .. });
     Parser::new(0).parse_all(binary).all(|payload| payload.is_ok_and(|payload| !starts(&payload)))
 }
 
-/// Returns the highest of the numbers of core instances (`instances`), memories and tables, each of which wasmtime
-/// limits.
+/// Returns the highest of three numbers that wasmtime limits: core instances (`instances`), memories and tables.
 pub(crate) fn most(component: &Component, instances: u64) -> u64 {
     // `resources_required` returns `None` for a component that imports core modules, which no host provides.
     let others = component.resources_required().map_or(0, |needs| needs.num_memories.max(needs.num_tables));
@@ -80,7 +80,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns true if a component can be instantiated with at most `limit` core instances, memories and tables each.
+    /// Returns true if a component can be instantiated with at most `limit` core instances, `limit` memories and
+    /// `limit` tables.
     fn fits(component: &Component, limit: u64) -> bool {
         let engine = component.engine();
         let limit = usize::try_from(limit).unwrap();
@@ -108,8 +109,8 @@ mod tests {
 
     #[test]
     fn count_is_the_lowest_limit_that_wasmtime_accepts() {
-        // Cases: two instances of one module, nested components, a module passed to a component, calls between
-        // components, memories, tables.
+        // The cases are: two instances of one module, nested components, a module that is passed to a component, calls
+        // between components, memories, and tables.
         let plain = "(component (core module $m) (core instance (instantiate $m)) (core instance (instantiate $m)))";
         let nested = "(component
             (component $inner

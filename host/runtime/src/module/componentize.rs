@@ -60,7 +60,7 @@ pub(crate) fn componentize(module: &[u8]) -> Result<(Vec<u8>, Wrapped), Unwrappa
 }
 
 /// Rejects component types with cyclic dependencies between packages, or with too many packages. Only damaged modules
-/// have such types. They would make the encoder recurse until its stack overflows and the process crashes.
+/// have such types. The encoder would recurse through them until its stack overflows and the process crashes.
 fn check_types(module: &[u8]) -> Result<(), String> {
     for payload in Parser::new(0).parse_all(module) {
         if let Payload::CustomSection(section) = payload.map_err(|error| error.to_string())?
@@ -76,7 +76,7 @@ fn check_types(module: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// The dependencies of each interface package, as found in the encoded types of worlds.
+/// The dependencies of each interface package, collected from the encoded types of worlds.
 type Needs = BTreeMap<String, BTreeSet<String>>;
 
 fn needs(types: &[u8]) -> wasmparser::Result<Needs> {
@@ -181,7 +181,7 @@ fn adapter(marks: &Marks) -> &'static [u8] {
     if marks.exports_start { WASI_SNAPSHOT_PREVIEW1_COMMAND_ADAPTER } else { WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER }
 }
 
-/// The features of a core module, or of the core modules in a component, that determine how to wrap it.
+/// Features of a core module that determine how to wrap it. For a component, the features of all its core modules.
 #[derive(Default)]
 struct Marks {
     has_types: bool,
@@ -215,7 +215,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use super::*;
 
-    /// Builds a core module whose component types describe a world with these imports.
+    /// Builds a core module that contains the component type of a world with these imports.
     fn module(imports: &str) -> Vec<u8> {
         let types = wat::parse_str(format!(
             r#"(component
@@ -237,7 +237,7 @@ mod tests {
         let z = r#"(import "a:a/z" (instance (export "t" (type (eq $u)))))"#;
         let line = componentize(&module(&format!("{y} {x}")));
         assert!(line.is_ok(), "{line:?}");
-        // A cycle between two packages, and a cycle that includes the world's own package.
+        // The first cycle is between two packages. The second includes the package of the world itself.
         for imports in [format!("{y} {x} {z}"), format!("{y} {x}").replace("a:a/", "c:c/")] {
             let circle = componentize(&module(&imports));
             assert!(

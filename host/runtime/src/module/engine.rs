@@ -1,4 +1,4 @@
-//! The engine that compiles and runs code.
+//! The WebAssembly engine, which compiles and runs modules.
 
 use std::num::NonZeroUsize;
 
@@ -21,8 +21,8 @@ impl Engine {
         let mut config = Config::new();
         config.wasm_component_model(true);
         config.wasm_backtrace_max_frames(NonZeroUsize::new(FRAMES));
-        // The default depends on an environment variable, which the processes that compile and link do not inherit.
-        // With the default, their code might therefore not match this engine.
+        // Do not use the default, which depends on an environment variable. The processes that compile and link do not
+        // inherit the variable, so the code that they produce might not match this engine.
         config.wasm_backtrace_details(WasmBacktraceDetails::Disable);
         Ok(Self { wasmtime: wasmtime::Engine::new(&config)? })
     }

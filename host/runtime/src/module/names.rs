@@ -1,7 +1,7 @@
 //! Demangles the names of Rust functions in text from modules.
 //!
-//! A demangled name may be far longer than its mangled form, and the length of C++ names has no bound at all. Long
-//! names, and names from other languages, are therefore left as they are in the module.
+//! A demangled name may be far longer than its mangled form, and for C++ there is no bound on the length at all. So
+//! long names, and names from languages other than Rust, are left mangled.
 
 use std::fmt::{self, Write as _};
 
@@ -27,7 +27,7 @@ fn demangled(name: &str) -> Option<String> {
     Some(plain.0)
 }
 
-/// A string that fails to grow beyond `LONGEST` bytes.
+/// A string of at most `LONGEST` bytes. Writing more to it fails.
 struct Bounded(String);
 
 impl fmt::Write for Bounded {
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn name_stays_mangled_when_plain_form_is_too_long() {
-        // Each backreference doubles the type before it.
+        // Each step refers to the previous type twice, so it doubles the length of the plain form.
         let mut name = "_RINvC1a1bTuuE".to_owned();
         for at in ["9", "e"].into_iter().cycle().take(40) {
             write!(name, "TB{at}_B{at}_E").unwrap();

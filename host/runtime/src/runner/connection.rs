@@ -25,7 +25,7 @@ impl Wire {
     /// Sends a message. Blocks while the pipe is full.
     pub(crate) fn send(&self, message: &FromRunner) {
         let Ok(message) = frame(message) else { return };
-        // A closed pipe means that the host has exited, and this process exits with it.
+        // A write fails only if the host has exited, and this process then exits too.
         let _ = lock(&self.0).write_all(&message);
     }
 
@@ -33,8 +33,8 @@ impl Wire {
     pub(super) fn report_panics(&self) {
         let wire = self.clone();
         std::panic::set_hook(Box::new(move |panic| {
-            // If the thread panicked while it was sending a message, it still holds the lock, and no further message
-            // can be sent.
+            // If the thread panicked while it was sending a message, it still holds the lock. No message can then be
+            // sent.
             if let Ok(mut to_host) = wire.0.try_lock()
                 && let Ok(message) = frame(&FromRunner::Panicked(panic.to_string()))
             {
@@ -56,13 +56,13 @@ impl Output for Wire {
             Notice::Denied { what, remedy } => FromRunner::Denied { what: what.to_owned(), remedy: remedy.to_owned() },
             Notice::NearLimit(near) => FromRunner::NearLimit(near),
             Notice::RefusedRequest(refused) => FromRunner::RefusedRequest(refused.clone()),
-            // Only the host creates these notices.
+            // Only the host creates these notices, so a runner never sends them.
             Notice::Started(_) | Notice::StateDelayed(_) => return,
         });
     }
 }
 
-/// Asks the host to look up names. Clones share the lookups in flight.
+/// Asks the host to look up host names. Clones share the lookups in flight.
 #[derive(Clone)]
 pub(crate) struct Lookups {
     wire: Wire,
@@ -71,7 +71,7 @@ pub(crate) struct Lookups {
     waiting: Arc<Mutex<HashMap<u64, Waiting>>>,
 }
 
-/// A lookup in flight. It keeps its permit until the host answers, even if the caller has given up.
+/// A lookup in flight. It holds its permit until the host answers, even if the caller has given up.
 struct Waiting {
     answer: oneshot::Sender<Result<Vec<Resolved>, String>>,
     _place: OwnedSemaphorePermit,
@@ -91,7 +91,7 @@ impl Lookups {
     /// Returns the addresses of a host name, with this port.
     ///
     /// # Errors
-    /// The message of the system's resolver.
+    /// Returns the error message of the system's resolver.
     pub(crate) async fn look_up(&self, host: &str, port: u16) -> Result<Vec<Resolved>, String> {
         let place = Arc::clone(&self.places).acquire_owned().await.map_err(|error| error.to_string())?;
         let number = self.number.fetch_add(1, Ordering::Relaxed);
@@ -131,14 +131,15 @@ impl LocalState {
         from.map(|(key, _)| key.as_str()).take_while(move |key| key.starts_with(prefix))
     }
 
-    /// Asks the host to save all changes, or none.
+    /// Asks the host to save the changes atomically: all of them or none.
     ///
     /// # Errors
-    /// Says why the changes were not saved.
+    /// Returns why the changes were not saved.
     pub(crate) async fn commit(&mut self, changes: Vec<Change>) -> Result<(), NotCommitted> {
         let commit = Changes::of(&changes).map_err(|error| NotCommitted::TooLarge(error.to_string()))?;
         self.wire.send(&FromRunner::Commit(commit));
-        // The host answers each commit once. Without an answer, the host has exited, and this process exits with it.
+        // The host answers each commit exactly once. If no answer can arrive, the host has exited, and this process
+        // exits too.
         let Some(answer) = self.answers.recv().await else { return std::future::pending().await };
         answer?;
         for change in changes {

@@ -1,6 +1,6 @@
-//! Interfaces that can be imported without a grant, since most language runtimes import files and sockets even if the
-//! program uses neither. Using such an interface fails with an ordinary error in the program's language, and the host's
-//! log names the missing grant.
+//! Interfaces that can be imported without a grant. They exist because most language runtimes import files and sockets,
+//! even if the program uses neither. If the program does use such an interface, it gets an ordinary error of its
+//! language, and the host's log names the missing grant.
 
 use std::sync::Arc;
 
@@ -27,7 +27,8 @@ const NO_FOLDERS: &str = "`--dir HOST::GUEST` grants a folder";
 const READ_ONLY: &str = "`--dir HOST::GUEST` without `:ro` grants write access";
 const NO_SOCKETS: &str = "no flag grants sockets; `--allow-http` grants requests through wasi:http";
 
-/// Links the socket interfaces, which are never granted. The module `files` links the file interfaces.
+/// Links the socket interfaces, so that guests that import them can start. Every call fails, since sockets are never
+/// granted. The module `files` links the file interfaces.
 pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     network::add_to_linker::<Guest, WasiSockets>(linker, &network::LinkOptions::default(), Guest::sockets)?;
     instance_network::add_to_linker::<Guest, WasiSockets>(linker, Guest::sockets)?;
@@ -38,15 +39,15 @@ pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     ip_name_lookup::add_to_linker::<Guest, Refuser>(linker, |guest| Refused(guest))
 }
 
-/// Reports the things that an instance uses without a grant, each kind once.
+/// Reports what an instance tries to use without a grant, once for each kind.
 pub(crate) struct Denials {
     output: Arc<dyn Output>,
     told: Vec<&'static str>,
 }
 
 impl Denials {
-    /// Creates the reporter. If the module always asks for folders (`asks_for_folders`), missing folders are not
-    /// reported.
+    /// Creates the reporter. Missing folders are not reported if `asks_for_folders` is true: such a module always asks
+    /// for folders, even if it needs none.
     pub(crate) fn new(output: Arc<dyn Output>, asks_for_folders: bool) -> Self {
         let told = if asks_for_folders { vec![FILES] } else { Vec::new() };
         Self { output, told }
@@ -56,7 +57,7 @@ impl Denials {
         self.tell(FILES, "", NO_FOLDERS);
     }
 
-    /// Reports a write to a folder that is granted read-only.
+    /// Reports that the guest tried to write to a folder that is granted read-only.
     pub(crate) fn report_read_only(&mut self) {
         self.tell("write access to a read-only folder", "", READ_ONLY);
     }
@@ -108,7 +109,7 @@ impl ip_name_lookup::Host for Refused<'_> {
     }
 }
 
-/// No such stream is ever created, so the resource table rejects the handle.
+/// No such stream is ever created, so the resource table rejects every handle.
 impl ip_name_lookup::HostResolveAddressStream for Refused<'_> {
     fn resolve_next_address(
         &mut self,
@@ -129,7 +130,7 @@ impl ip_name_lookup::HostResolveAddressStream for Refused<'_> {
     }
 }
 
-/// The bindings need this for interfaces whose calls return error codes.
+/// The generated bindings require this trait for interfaces whose calls return error codes.
 impl network::Host for Refused<'_> {
     fn convert_error_code(&mut self, error: SocketError) -> wasmtime::Result<ErrorCode> {
         error.downcast()

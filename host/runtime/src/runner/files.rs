@@ -1,6 +1,7 @@
 //! Files in the folders that a coordinator was granted.
 //!
-//! Wraps wasmtime's implementation so that each call passes the gate. An operation in progress cannot be cancelled.
+//! Wraps wasmtime's implementation, so that each call must pass the gate. An operation that has begun cannot be
+//! cancelled.
 
 use std::sync::Arc;
 
@@ -36,8 +37,8 @@ pub(crate) struct Folders {
 }
 
 impl Folders {
-    /// Opens the granted folders. Rejects a folder that was replaced after the host started, since it is not the one
-    /// that was granted.
+    /// Opens the granted folders. Rejects a folder that has been replaced since the host started: the new folder is not
+    /// the one that was granted.
     ///
     /// # Errors
     /// Returns an error that names the folder that cannot be opened, and the reason.
@@ -47,7 +48,7 @@ impl Folders {
     }
 }
 
-/// The error if a granted folder cannot be opened on this node. The error does not depend on the module's version.
+/// A granted folder cannot be opened on this node. This error does not count against the module's version.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct NoFolder(String);
@@ -119,7 +120,7 @@ impl FileAccess<'_> {
         }
     }
 
-    /// Checks that the instance may open one more file or folder listing.
+    /// Checks that the instance may open another file or folder listing.
     fn may_open(&mut self) -> FsResult<()> {
         self.held.open().map_err(|_| types::ErrorCode::Quota.into())
     }
@@ -193,8 +194,8 @@ impl types::HostDescriptor for FileAccess<'_> {
         unlink_file_at(folder: Resource<Descriptor>, path: String) -> ();
     }
 
-    /// Opens the file to set its times. A runner may not set times by path, since Landlock does not restrict that. A
-    /// symbolic link itself cannot be opened, so its own times cannot be set.
+    /// Sets a file's times through a descriptor. The runner's filter forbids setting times by path, since Landlock
+    /// would not restrict it. The times of a symbolic link cannot be set, since the link itself cannot be opened.
     async fn set_times_at(
         &mut self,
         folder: Resource<Descriptor>,
@@ -288,13 +289,13 @@ impl types::HostDescriptor for FileAccess<'_> {
     }
 }
 
-/// Returns the error for the guest. The details have already been reported.
+/// Returns the error for the guest. It has no details, since they were already reported.
 fn no_memory(_: TooMuch) -> FsError {
     types::ErrorCode::InsufficientMemory.into()
 }
 
-/// Returns the listing behind a guest's handle. wasmtime's own type is never created, since it reads the whole folder
-/// at once.
+/// Returns the listing behind a guest's handle. The handle never refers to wasmtime's own type, which would read the
+/// whole folder at once.
 fn listing(entries: &Resource<types::DirectoryEntryStream>) -> Resource<Listing> {
     if entries.owned() { Resource::new_own(entries.rep()) } else { Resource::new_borrow(entries.rep()) }
 }
@@ -333,7 +334,8 @@ struct Guarded<S> {
     guard: Guard,
 }
 
-/// The gate of a [`Guarded`] stream. It also holds the file and the buffer's token until the stream is dropped.
+/// The gate of a [`Guarded`] stream. Also keeps the file and the buffer's token until the stream is dropped, so that
+/// both are counted as in use.
 struct Guard {
     gate: Arc<RunnerGate>,
     _kept: Descriptor,
@@ -381,7 +383,7 @@ impl Pollable for Guarded<DynOutputStream> {
 impl OutputStream for Guarded<DynOutputStream> {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
         self.guard.pass()?;
-        // Limit the size, since the bytes stay in the host's memory until they are written.
+        // Limit the size, since the bytes stay in the runner's memory until they are written.
         if bytes.len() > BUFFER {
             return Err(StreamError::trap("the coordinator wrote more at once than `check-write` permits"));
         }

@@ -18,7 +18,7 @@ pub struct Folder {
     /// Path on the host, as the operator wrote it.
     #[serde(with = "any_path")]
     pub host: PathBuf,
-    /// Path at which the coordinator sees the folder: absolute, without a trailing slash.
+    /// Absolute path at which the coordinator sees the folder, without a trailing slash.
     pub guest: String,
     /// True if the folder is read-only.
     pub read_only: bool,
@@ -29,7 +29,7 @@ pub struct Folder {
     identity: (u64, u64),
 }
 
-/// Serializes paths, which need not be UTF-8, for messages between our processes.
+/// Serializes paths for messages between our processes. A path may be invalid UTF-8.
 mod any_path {
     use std::ffi::OsString;
     use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -46,7 +46,7 @@ mod any_path {
     }
 }
 
-/// A grant of a folder, as written. The folder need not exist.
+/// A folder grant as the operator wrote it. The folder does not have to exist.
 pub struct FolderGrant<'a> {
     /// Path on the host, which may be relative.
     pub host: &'a str,
@@ -83,7 +83,7 @@ impl fmt::Display for FolderGrant<'_> {
 }
 
 impl Folder {
-    /// Resolves a host path to the folder that is there now. The coordinator sees the folder at the path `guest`.
+    /// Grants the folder that is currently at the path `host`. The coordinator sees it at the path `guest`.
     ///
     /// # Errors
     /// Returns the system's error if there is no folder at the path.
@@ -98,11 +98,11 @@ impl Folder {
         &self.real
     }
 
-    /// Opens the folder if it is still the one that was granted. Symbolic links were resolved when the host started, so
-    /// any link on this path was created later, and is not followed.
+    /// Opens the folder if it is still the one that was granted. Symbolic links were resolved when the host started.
+    /// Any link on the path was therefore created later, and is not followed.
     ///
     /// # Errors
-    /// Says why the folder cannot be opened, and what to do.
+    /// Returns why the folder cannot be opened, and what to do.
     pub fn open(&self) -> Result<OwnedFd, String> {
         let host = self.host.display().to_string();
         let opened = open_without_links(&self.real).and_then(|folder| Ok((identity(&folder)?, folder)));

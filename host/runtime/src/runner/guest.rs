@@ -73,12 +73,12 @@ pub(crate) const GRANTED: &[&str] = &[
     "wasi:random/random",
 ];
 
-/// The draft interfaces among [`GRANTED`], each with the granted version. Each version of a draft is a different
-/// interface.
+/// The draft interfaces among [`GRANTED`], each with the one version that is granted. Different versions of a draft are
+/// incompatible.
 pub(crate) const DRAFTS: &[(&str, &str)] =
     &[("wasi:config/store", "0.2.0-rc.1"), ("wasi:logging/logging", "0.1.0-draft")];
 
-/// Links the granted interfaces, those that can be imported without a grant, and nothing else.
+/// Links the granted interfaces and the interfaces that can be imported without a grant, but no others.
 pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     use wasmtime_wasi::p2::bindings::{cli, clocks, io, random};
 
@@ -110,14 +110,14 @@ pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     state_contract::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)
 }
 
-/// Selects the resource table as the only part of a guest that `wasi:io` needs.
+/// Gives `wasi:io` the only part of a guest that it needs: the resource table.
 struct Resources;
 
 impl HasData for Resources {
     type Data<'a> = &'a mut ResourceTable;
 }
 
-/// An instance's view of its term, and its connection to the host.
+/// An instance's information about its term, and its connection to the host.
 #[derive(Clone)]
 pub(crate) struct TermContext {
     pub(crate) number: Term,
@@ -132,7 +132,7 @@ pub(crate) struct TermContext {
     pub(crate) has_stepped_down: bool,
 }
 
-/// A request to stop, as the guest sees it.
+/// A stop request in the form that the guest sees.
 #[derive(Clone, Debug)]
 pub(crate) struct StopNotice {
     pub(crate) reason: Reason,
@@ -161,13 +161,13 @@ impl WasiView for Guest {
     }
 }
 
-/// Becomes ready once the instance is asked to stop, and stays ready.
+/// Becomes ready when the instance is asked to stop, and then stays ready.
 struct StopSignal(watch::Receiver<Option<StopNotice>>);
 
 #[wasmtime_wasi::async_trait]
 impl Pollable for StopSignal {
     async fn ready(&mut self) {
-        // The sender lives as long as the instance. If it is gone, no stop request can arrive any more.
+        // The sender lives as long as the instance. If the sender is gone, no stop request will arrive.
         if self.0.wait_for(Option::is_some).await.is_err() {
             std::future::pending().await
         }
@@ -226,7 +226,7 @@ impl contract::Host for Guest {
     }
 
     fn step_down(&mut self, reason: String) -> wasmtime::Result<()> {
-        // Only the first reason is sent: a guest that repeats the call must not keep the host busy.
+        // Send only the first reason, so that a guest that repeats the call does not keep the host busy.
         if !std::mem::replace(&mut self.term.has_stepped_down, true) {
             self.term.wire.send(&FromRunner::StepDown(reason));
         }
@@ -238,6 +238,6 @@ fn milliseconds(length: Duration) -> u64 {
     u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Maximum amount of data that one call may pass in either direction (bytes). While the host copies the data, it needs
-/// twice the memory, and nothing can interrupt the call. Real lines, messages and lists of handles are far smaller.
+/// Maximum amount of data that one call may pass in either direction (bytes). While the data is copied, it takes twice
+/// the memory, and the call cannot be interrupted. Real lines, messages and lists of handles are far smaller.
 pub(crate) const CALL_BYTES: usize = 1 << 20;

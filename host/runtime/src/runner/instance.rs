@@ -44,7 +44,7 @@ pub(super) struct HostReader {
 }
 
 impl HostReader {
-    /// Reads messages until the host closes the pipe, which means that it has exited. Then ends this process.
+    /// Reads messages until the pipe is closed, which means that the host has exited. Then ends this process.
     pub(super) fn serve(self) -> ! {
         let Self { mut from_host, stop, committed, lookups, clock } = self;
         let mut next = || protocol::read(&mut from_host, LONGEST_TO_RUNNER).ok().flatten();
@@ -71,8 +71,8 @@ impl Instance {
         Self { prepared, beginning, from_host }
     }
 
-    /// Runs the instance and reports how it ended. Passes the reader of the host's messages to `hear` before the
-    /// guest's first instruction.
+    /// Runs the instance, and reports to the host how it ended. Before the guest's first instruction, passes the reader
+    /// of the host's messages to `hear`.
     pub(super) fn run(self, hear: impl FnOnce(HostReader)) {
         let Self { prepared, beginning, from_host } = self;
         let clock = Clock::default();
@@ -101,12 +101,12 @@ impl Instance {
         }
         let (how, backtrace) = judge(returned, policy.limits);
         wire.send(&FromRunner::Ended(Box::new(Ended { how, backtrace })));
-        // Exit without dropping anything: the kernel frees all memory faster.
+        // Exit without dropping anything: the kernel frees all memory faster than the destructors would.
         end(0)
     }
 }
 
-/// The environment of a guest: the destinations of its effects, and its limits.
+/// The environment of a guest: where its effects go, and its limits.
 struct GuestEnvironment {
     gate: Arc<RunnerGate>,
     tally: SharedMemory<Tally>,
@@ -174,7 +174,7 @@ impl GuestEnvironment {
         store
     }
 
-    /// Writes out the last lines.
+    /// Writes out the lines that are still buffered.
     fn finish(&self) {
         for stream in &self.streams {
             stream.finish();
@@ -183,15 +183,16 @@ impl GuestEnvironment {
     }
 }
 
-/// A trial start of an instance before there is a term. The instance is discarded. The trial loads all memory pages
-/// that a real start touches. No guest function runs, but the guest's memories and tables are set up.
+/// A trial start of an instance, made before there is a term. It loads all memory pages that a real start would touch.
+/// The trial sets up the guest's memories and tables but calls none of its functions, and discards the instance
+/// afterwards.
 pub(super) struct Rehearsal {
     gate: Arc<RunnerGate>,
     tally: SharedMemory<Tally>,
 }
 
 impl Rehearsal {
-    /// Makes a rehearsal with a closed gate and a tally of its own.
+    /// Prepares a rehearsal with a closed gate and with its own tally.
     ///
     /// # Errors
     /// Returns an error if a system call fails.
@@ -201,7 +202,7 @@ impl Rehearsal {
         Ok(Self { gate: Arc::new(RunnerGate::map(page, &tally)?), tally })
     }
 
-    /// Runs the rehearsal. Errors are ignored: a real start reports them.
+    /// Runs the rehearsal. Ignores errors, since a real start would report them.
     pub(super) fn hold(self, prepared: &PreparedRunner) {
         let Self { gate, tally } = self;
         let variable = || vec![("REHEARSAL".to_owned(), String::new())];
@@ -273,7 +274,7 @@ async fn instantiate(linked: &Linked, store: &mut Store<Guest>) -> wasmtime::Res
     })
 }
 
-/// Error message for a guest that can report only that it failed.
+/// Error message for a guest that failed and gave no reason.
 const ERROR_STATUS: &str = "the coordinator exited with an error status";
 
 fn judge(returned: Returned, limits: Limits) -> (How, Option<String>) {
@@ -283,7 +284,7 @@ fn judge(returned: Returned, limits: Limits) -> (How, Option<String>) {
         Ok(Err(Failure::Fatal(why))) => How::Fatal(why),
         Err(error) => match error.downcast_ref::<I32Exit>() {
             Some(I32Exit(0)) => How::Done,
-            // Most guests can report only success or failure, and a failure arrives as status 1.
+            // Most guests can report only success or failure, and status 1 stands for a failure.
             Some(I32Exit(1)) => How::Failed(ERROR_STATUS.to_owned()),
             Some(I32Exit(status)) => How::Failed(format!("the coordinator exited with status {status}")),
             None if error.is::<NoFolder>() => How::Unable(error.to_string()),

@@ -1,5 +1,5 @@
-//! Listings of folders, read in parts, so that only one part is in memory. As with `readdir`, entries that are created
-//! or removed during a listing may or may not appear.
+//! Folder listings that are read in parts, so that only one part at a time is in memory. As with `readdir`, entries
+//! that are created or removed during a listing may or may not appear.
 
 use std::collections::VecDeque;
 use std::ffi::CStr;
@@ -13,7 +13,7 @@ use tokio::task::spawn_blocking;
 use wasmtime_wasi::p2::bindings::filesystem::types::{DescriptorType, DirectoryEntry, ErrorCode};
 use wasmtime_wasi::p2::{FsError, FsResult};
 
-/// Number of entries that are read at a time.
+/// Number of entries in a part.
 const PART: usize = 128;
 
 pub(crate) struct Listing {
@@ -29,18 +29,18 @@ struct Rest {
 }
 
 impl Listing {
-    /// Begins a listing of a folder, with a descriptor of its own. Blocks.
+    /// Begins a listing of a folder. Opens its own descriptor for the folder. Blocks.
     ///
     /// # Errors
     /// The system's error.
     pub(crate) fn new(folder: &File) -> io::Result<Self> {
-        // The folder's own descriptor may be `O_PATH`, which cannot be read.
+        // Open the folder again: the given descriptor may be `O_PATH`, which cannot be read.
         let folder = openat(folder, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let rest = Rest { folder: Dir::new(folder)?, open: Arc::new(()) };
         Ok(Self { read: VecDeque::new(), rest: Some(rest) })
     }
 
-    /// Returns a token that lives as long as the folder is open for this listing; `None` once all entries are read.
+    /// Returns a token that exists as long as this listing keeps the folder open; `None` once all entries are read.
     pub(crate) fn open(&self) -> Option<&Arc<()>> {
         self.rest.as_ref().map(|rest| &rest.open)
     }
@@ -48,7 +48,8 @@ impl Listing {
     /// Returns the next entry; `None` at the end.
     ///
     /// # Errors
-    /// The system's error, or [`ErrorCode::IllegalByteSequence`] for a non-UTF-8 name, which is then skipped.
+    /// The system's error, or [`ErrorCode::IllegalByteSequence`] if the entry's name is not UTF-8. The next call then
+    /// returns the following entry.
     pub(crate) async fn next(&mut self) -> FsResult<Option<DirectoryEntry>> {
         if self.read.is_empty()
             && let Some(rest) = self.rest.take()
@@ -60,7 +61,7 @@ impl Listing {
 }
 
 impl Rest {
-    /// Reads the next part, and returns it with the rest.
+    /// Reads the next part. Returns it, and the rest of the listing if any.
     fn part(mut self) -> (VecDeque<Result<DirectoryEntry, ErrorCode>>, Option<Self>) {
         let mut part = VecDeque::new();
         while part.len() < PART {
@@ -91,7 +92,7 @@ impl Rest {
         Some(name.to_str().map(entry).map_err(|_| ErrorCode::IllegalByteSequence))
     }
 
-    /// Returns the type of an entry. Not every file system stores the type in the folder.
+    /// Returns the type of an entry. Queries the file itself if the file system does not store the type in the folder.
     fn kind(&self, entry: &DirEntry, name: &CStr) -> rustix::io::Result<DescriptorType> {
         let kind = match entry.file_type() {
             FileType::Unknown => {

@@ -1,7 +1,7 @@
 //! `wasi:logging`: a coordinator's log messages, each with a level.
 //!
-//! The interface is a draft that was never released, so its version carries no meaning. It is copied here from the
-//! proposal.
+//! The interface is a draft that was never released, so its version number means nothing. The definition below is
+//! copied from the proposal.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ mod bindings {
 
 use bindings::wasi::logging::logging;
 
-/// Level of a log message of a guest or of the host, in ascending order.
+/// Level of a log message from a guest or the host, in order of increasing severity.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
@@ -44,9 +44,9 @@ pub enum LogLevel {
     Info,
     /// A problem that the program handles.
     Warn,
-    /// A failure that a person should look into.
+    /// A failure that a person should investigate.
     Error,
-    /// Nothing works any more. Only guests use this level.
+    /// A failure that stops all work. Only guests use this level.
     Critical,
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     logging::add_to_linker::<Guest, HasSelf<GuestLog>>(linker, |guest| &mut guest.log)
 }
 
-/// Passes a guest's log messages on to the host.
+/// Forwards a guest's log messages to the host.
 #[derive(Clone)]
 pub(crate) struct GuestLog {
     gate: Arc<RunnerGate>,
@@ -69,7 +69,8 @@ impl GuestLog {
 
 impl logging::Host for GuestLog {
     fn log(&mut self, level: logging::Level, context: String, message: String) -> wasmtime::Result<()> {
-        // The call has no result, so it cannot report a refusal. The next effect that has a result reports it.
+        // A log call has no result, so it cannot report a refusal to the guest. The guest learns of it from the next
+        // effect that has a result.
         if self.gate.pass(EffectKind::Output).is_ok() {
             let log = Notice::Log { level: level.into(), context: &context, message: &message };
             self.outlet.put(|output| output.notice(log));

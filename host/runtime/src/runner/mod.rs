@@ -1,10 +1,10 @@
-//! The process of one instance: a fork of its [`template`] that drops every right that the instance does not need,
+//! The process of one instance. It is a fork of its [`template`], and drops every right that the instance does not need
 //! before it runs untrusted code.
 //!
 //! The runner prepares itself before there is a term to serve ([`Runners`](crate::host::runners::Runners)): it confines
-//! itself, starts its threads, and rehearses the start of an instance without calling any function of it. So everything
-//! is ready when the message that begins an instance arrives. The runner runs one instance and exits with it. However
-//! the process ends, the kernel frees everything that it used.
+//! itself, starts its threads, and rehearses the start of an instance without calling any of its functions. So
+//! everything is ready when the message that begins an instance arrives. The runner runs one instance, and exits when
+//! the instance ends. The kernel then frees everything that the process used, even if it crashes or is killed.
 
 mod connection;
 pub(crate) mod denied;
@@ -96,7 +96,7 @@ struct Runner {
     wire: Wire,
 }
 
-/// Reads the setup. Returns `None` if the host has exited already.
+/// Reads the setup message. Returns `None` if the host has exited already.
 fn begin(Forked { linked, host, descriptors }: Forked) -> anyhow::Result<Option<Runner>> {
     if !tie_to_parent(host, c"baton-runner")? {
         return Ok(None);
@@ -130,7 +130,7 @@ impl Runner {
         let lock = std::mem::ManuallyDrop::new(lock);
         let policy = &setup.policy;
         let (files, network) = (!policy.folders.is_empty(), policy.http.grants_anything());
-        // Open this file now. It is read once the runner is ready, when the runner can no longer open files.
+        // Open this file now. The runner reads it once it is ready, and can no longer open files by then.
         let memory = Memory { statm: File::open("/proc/self/statm")?, page: rustix::param::page_size() as u64 };
         let tally = SharedMemory::map(tally, Mapped::Writes)?;
         let gate = Arc::new(RunnerGate::map(page, &tally)?);
@@ -148,10 +148,11 @@ impl Runner {
         let runtime = GuestRuntime::new(files)?;
         let client = Client::new(&policy.http, lookups.clone(), runtime.begun())?;
         let (begin, hears) = mpsc::channel::<instance::HostReader>();
-        // Each thread sets its own name when it first runs, which must happen before the confinement forbids it.
+        // Each thread sets its own name when it starts to run. Wait until all have done so, since the confinement below
+        // forbids it.
         let all_have_names = Arc::new(Barrier::new(3));
         let has_name = Arc::clone(&all_have_names);
-        // Neither thread is joined: both end with the process.
+        // These two threads are not joined, since they run until the process exits.
         std::thread::Builder::new().name("host".into()).spawn(move || {
             has_name.wait();
             if let Ok(hears) = hears.recv() {
@@ -179,7 +180,7 @@ impl Runner {
         let Some(ToRunner::Start(beginning)) = protocol::read(&mut from_host, LONGEST_TO_RUNNER)? else {
             return Ok(());
         };
-        // The deadline applies from here on, since opening the instance's folders may already hang.
+        // Enforce the deadline from here on, since even opening the instance's folders may hang.
         let _ = started.send(());
         Instance::new(prepared, *beginning, from_host).run(|hears| {
             let _ = begin.send(hears);
@@ -196,8 +197,8 @@ struct Memory {
 }
 
 impl Memory {
-    /// Limits the memory that this process may allocate from now on. This is a second barrier, behind the accounting in
-    /// [`holdings`].
+    /// Limits the memory that this process may allocate from now on. This is a second line of defense, after the
+    /// accounting in [`holdings`].
     fn limit(mut self, policy: &Policy) -> anyhow::Result<()> {
         let mut text = [0; 256];
         let length = self.statm.read(&mut text)?;
@@ -210,10 +211,10 @@ impl Memory {
     }
 }
 
-/// Ends this process at its deadline, even if the host does not. The host writes a deadline before it sends `Start`.
-/// The thread sleeps on the boot clock, which also advances while the machine is suspended. At least every D/12, the
-/// thread reads all clocks of the page, since a step of the wall clock can bring the deadline closer. So it notices the
-/// deadline by 0.8 D + D/12, before the watchdog ends the host at 0.93 D.
+/// Ends this process at its deadline, even if the host does nothing. The host writes a deadline before it sends
+/// `Start`. The calling thread sleeps on the boot clock, which also advances while the machine is suspended. At least
+/// every D/12, the thread wakes and reads all clocks of the page, since a step of the wall clock can bring the deadline
+/// closer. So the thread notices the deadline after at most 0.8 D + D/12, before the watchdog ends the host at 0.93 D.
 fn end_at_the_deadline(gate: &RunnerGate, lease: Duration) -> ! {
     loop {
         match gate.remaining() {
@@ -232,7 +233,7 @@ fn sleep_by_boot_clock(time: Duration) {
     }
 }
 
-/// Exits at once, from any thread.
+/// Ends the process at once. Any thread may call this.
 fn end(status: i32) -> ! {
     // SAFETY: `_exit` takes any status and does not return. Nothing in this process needs cleanup.
     unsafe { libc::_exit(status) }

@@ -1,7 +1,7 @@
 //! `wasi:io/poll`: lets a guest wait for an event, or test whether it has occurred.
 //!
-//! This wraps wasmtime's implementation. If a guest polls in a loop without waiting, its polls also drive the runtime.
-//! Otherwise the guest's timers would stand still.
+//! Wraps wasmtime's implementation, so that polls also drive the runtime if a guest polls in a loop without ever
+//! waiting. Otherwise the guest's timers would never fire.
 
 use wasmtime::component::{HasData, Linker, Resource, ResourceTable};
 use wasmtime_wasi::p2::DynPollable;

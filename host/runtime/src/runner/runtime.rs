@@ -1,10 +1,10 @@
-//! An instance's async runtime, which two threads drive in turn: the guest's thread while the guest waits, and a second
-//! thread, `beside`, while the guest computes.
+//! An instance's async runtime. Two threads take turns driving it: the guest's thread while the guest waits, and a
+//! second thread, `beside`, while the guest computes.
 //!
-//! So the thread that waits for a response also sends the request and reads the response. If another thread did so,
-//! both the request and the response would have to wait until a thread wakes up. That takes longer than a short
-//! request. But a guest may begin a request and then compute, and the request must continue meanwhile: the second
-//! thread then drives it. That thread sleeps while nothing is in progress, and while the guest waits.
+//! So the thread that waits for a response also sends the request and reads the response. If another thread did this
+//! work, the request and the response would each have to wait until a thread wakes up, which takes longer than a short
+//! request. The second thread is needed because a guest may begin a request and then compute: the request must make
+//! progress during that time. The second thread sleeps while nothing is in progress, and while the guest waits.
 
 use std::io;
 use std::pin::pin;
@@ -24,15 +24,16 @@ use wasmtime_wasi::runtime::{AbortOnDropJoinHandle, spawn};
 
 use baton_base::clock::Clock;
 
-/// Number of calls on files that run at a time. Further calls wait.
+/// Maximum number of file operations that run at a time. Further operations wait.
 const FILE_THREADS: usize = 4;
 
-/// Time that a guest computes before the second thread drives the guest's tasks. The actual time is at most twice this.
-/// During this time, the guest can add to a task, for example a body to a request, so that everything is sent at once.
+/// Time for which a guest computes before the second thread drives the guest's tasks. The actual time may be up to
+/// twice as long. In the meantime, the guest can complete a task, for example by adding a body to a request, so that
+/// everything is sent together.
 const TOGETHER: Duration = Duration::from_millis(10);
 
-/// Time that a guest polls without waiting before it drives its runtime, if nothing is in progress. If something is in
-/// progress, the second thread drives the runtime instead.
+/// Time for which a guest polls without waiting before its polls drive the runtime. This applies only while no task is
+/// in progress: otherwise the second thread drives the runtime.
 const LOOKS_FOR: Duration = Duration::from_millis(1);
 
 /// The runtime of an instance, with all the threads that it will ever have.
@@ -52,7 +53,8 @@ impl GuestRuntime {
             .thread_name("guest")
             .enable_all()
             .build()?;
-        // The pool starts a thread only if all others are busy, so this occupies all of them at once.
+        // The pool starts a thread only if all others are busy. Occupy them all at once, so that all threads are
+        // started.
         let all = Arc::new(Barrier::new(threads + 1));
         for _ in 0..threads {
             let all = Arc::clone(&all);
@@ -95,7 +97,7 @@ impl GuestRuntime {
             self.runtime.block_on(async {
                 match woken.0.notified().now_or_never() {
                     // The guest can continue already. Yield first, so that tasks make progress even if the guest polls
-                    // all the time. Yield again for events that arrived during the first yield.
+                    // continuously. Then yield again, to handle events that arrived during the first yield.
                     Some(()) => {
                         yield_now().await;
                         yield_now().await;
@@ -122,7 +124,7 @@ impl Wake for Woken {
     }
 }
 
-/// Starts tasks that run while the guest waits or computes.
+/// Starts tasks, which run both while the guest waits and while it computes.
 #[derive(Clone)]
 pub(crate) struct Begun {
     runtime: Arc<Runtime>,
@@ -130,12 +132,13 @@ pub(crate) struct Begun {
 }
 
 impl Begun {
-    /// Starts a task that the guest asks for in a host call. Dropping the handle aborts the task.
+    /// Starts a task for a host call of the guest. Dropping the handle aborts the task.
     pub(crate) fn begin<T: Send + 'static>(
         &self,
         future: impl Future<Output = T> + Send + 'static,
     ) -> AbortOnDropJoinHandle<T> {
-        // Spawning from outside the runtime would wake the runtime by a system call, even if it is awake.
+        // Spawn from inside the runtime. Spawning from outside would make a system call to wake the runtime, even if it
+        // is awake.
         self.runtime.block_on(lazy(|_| self.go_on(future)))
     }
 
@@ -152,8 +155,8 @@ impl Begun {
     }
 }
 
-/// Tracks how long a guest polls without waiting. While it does so with nothing in progress, no thread drives the
-/// timers of the runtime.
+/// Tracks how long a guest has been polling without waiting. This is needed because no thread drives the runtime's
+/// timers while the guest does so and no task is in progress.
 pub(crate) struct PollTracker {
     turns: Arc<Turns>,
     clock: Clock,
@@ -163,7 +166,8 @@ pub(crate) struct PollTracker {
 }
 
 impl PollTracker {
-    /// Records a poll, and drives the runtime if the guest has polled for long. Must be called before each poll.
+    /// Records a poll, and drives the runtime if the guest has been polling for [`LOOKS_FOR`]. Must be called before
+    /// each poll.
     pub(crate) async fn look(&mut self) {
         let (turn, now) = (self.turns.turn.load(SeqCst), self.clock.now());
         if turn != self.turn {
@@ -194,19 +198,19 @@ impl Drop for UnderWay {
 
 /// Decides which of the two threads drives the runtime.
 ///
-/// Each thread first announces what it does, and then reads what the other does, with sequentially consistent
-/// operations. So at least one of them sees the other's change.
+/// Each thread first writes its own state and then reads the other's, with sequentially consistent operations. So if
+/// both change their states at the same time, at least one of them sees the other's change.
 struct Turns {
-    /// Incremented when the guest begins to wait and when it continues: odd while it waits.
+    /// Incremented when the guest begins to wait and when it continues, so it is odd while the guest waits.
     turn: AtomicU64,
     /// Number of tasks in progress.
     under_way: AtomicUsize,
-    /// True while the second thread sleeps until it is woken.
+    /// True while the second thread sleeps and must be woken if there is work.
     sleeps: AtomicBool,
     /// True while the second thread drives the runtime, or is about to.
     drives: AtomicBool,
-    /// Notified when the guest waits, so that the second thread stops driving the runtime and the guest's thread can
-    /// drive it.
+    /// Notified when the guest begins to wait. The second thread then stops driving the runtime, so that the guest's
+    /// thread can drive it.
     let_go: Notify,
     beside: Thread,
 }
@@ -243,7 +247,7 @@ impl Turns {
         }
     }
 
-    /// True if the second thread has nothing to drive in this turn.
+    /// True if the second thread has nothing to do in this turn.
     fn is_idle(&self, turn: u64) -> bool {
         self.under_way.load(SeqCst) == 0 || turn % 2 == 1
     }
@@ -258,11 +262,11 @@ impl Turns {
                 continue;
             }
             if now != turn {
-                // The guest has waited meanwhile, and its thread has driven the tasks.
+                // The guest has waited in the meantime, so its own thread has driven the tasks.
                 continue;
             }
             self.drives.store(true, SeqCst);
-            // The notification may belong to an earlier turn.
+            // Check the turn after each notification, which may be left over from an earlier turn.
             while self.turn.load(SeqCst) == turn {
                 runtime.block_on(self.let_go.notified());
             }

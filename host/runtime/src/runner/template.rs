@@ -1,8 +1,8 @@
-//! The template process of a version: maps and links the version's code, and forks the runners that run it.
+//! The template process of a version. It maps and links the version's code, and forks the runners that run this code.
 //!
 //! A template has one thread and runs no untrusted code. A runner is a fork of its template, so both share read-only
 //! memory, and nothing has to be mapped or linked when a runner is needed. The runner is a sibling of its template, not
-//! a child: the host is its parent, and kills and reaps it. So a runner outlives its template.
+//! a child: its parent is the host, which kills and reaps it. So a runner can outlive its template.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -34,14 +34,15 @@ impl Forked {
         self.host
     }
 
-    /// Returns the descriptors that the process was handed.
+    /// Returns the descriptors that the process was given.
     #[must_use]
     pub fn into_descriptors(self) -> Vec<OwnedFd> {
         self.descriptors
     }
 }
 
-/// Runs the whole life of a template whose host is the process `host`. Calls `runs` in each process that it forks.
+/// Runs a template from start to end. `host` is the process id of its host. Calls `runs` in each process that the
+/// template forks.
 #[must_use]
 pub fn make_runners(host: u32, runs: impl FnOnce(Forked) -> ExitCode) -> ExitCode {
     let forked = Template::begin(host).and_then(|template| template.map_or(Ok(None), Template::serve));
@@ -60,8 +61,8 @@ struct Template {
 }
 
 impl Template {
-    /// Links the module. Returns `None` if the host has exited already. Also returns `None` if the module cannot be
-    /// linked; the host has then been sent the reason.
+    /// Links the module. Returns `None` if the host has exited already, or if the module cannot be linked. In the
+    /// latter case, sends the host the reason.
     fn begin(host: u32) -> anyhow::Result<Option<Self>> {
         if !tie_to_parent(host, c"baton-template")? {
             return Ok(None);
@@ -72,9 +73,10 @@ impl Template {
         let Ok([from_host, to_host, code]) = <[OwnedFd; 3]>::try_from(receive(&socket)?) else { return Ok(None) };
         memory::keep_one_heap();
         setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
-        // Make the kernel kill runners first if memory runs out. Errors are ignored, since this is optional.
+        // If memory runs out, the kernel should kill runners before other processes. Ignore errors, since this is
+        // optional.
         let _ = std::fs::write("/proc/self/oom_score_adj", "500");
-        // Cache the page size before the confinement forbids looking it up. The runners inherit it.
+        // Look up the page size before the confinement forbids it. The runners inherit the cached value.
         let _ = rustix::param::page_size();
         let linked = link(File::from(from_host), &code);
         let (linked, answer) = match linked {
@@ -86,8 +88,8 @@ impl Template {
         Ok(linked.map(|linked| Self { linked, host, socket }))
     }
 
-    /// Forks a runner for each request. Returns in each forked process, and in the template once the host has closed
-    /// the socket.
+    /// Forks a runner for each request. Returns `Some` in each forked process, and `None` in the template once the host
+    /// has closed the socket.
     fn serve(self) -> anyhow::Result<Option<Forked>> {
         let Self { linked, host, mut socket } = self;
         loop {
@@ -100,7 +102,7 @@ impl Template {
                 Ok(Some(pid)) => pid,
                 Err(error) => error.raw_os_error().unwrap_or(libc::EAGAIN).saturating_neg(),
             };
-            // From here on only the runner has these descriptors, so that no other process keeps its pipes open.
+            // Only the runner may have these descriptors: another copy would keep its pipes open after its exit.
             drop(descriptors);
             socket.write_all(&answer.to_le_bytes())?;
         }
@@ -121,10 +123,10 @@ fn link(mut from_host: File, code: &OwnedFd) -> anyhow::Result<Result<Linked, Ve
 
 /// Forks this process, with the same parent. Returns the pid of the copy, and `None` in the copy.
 ///
-/// Uses `clone`, since container runtimes report `clone3` as not implemented. A thread's id is stored twice, in the
-/// kernel and in the C library. `fork` would update the library's copy, but this function does not. The library uses
-/// that copy for locks that know their owner, and for signals to a thread other than the caller. No such lock is held
-/// here, and all later threads get ids of their own.
+/// Uses `clone`, since container runtimes report `clone3` as not implemented. Unlike `fork`, this does not update the
+/// thread id that the C library has cached. The library uses this id for locks that record their owner, and for signals
+/// to a thread other than the caller. That does no harm: no such lock is held here, and all threads that are started
+/// later get correct ids.
 fn fork_sibling() -> io::Result<Option<i32>> {
     let flags = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD);
     // SAFETY: without `CLONE_VM` the copy has its own memory and stack, at the same addresses. This process has one

@@ -1,8 +1,9 @@
 //! The memory that an instance's handles take in the runner.
 //!
-//! Handles that a guest can make large are measured: header fields, requests, responses, and those with a buffer. A
-//! stream of a body uses the body's buffer, and [`Holdings`](crate::runner::holdings::Holdings) counts streams of
-//! files. Other handles take a few hundred bytes each, and the limit on handles bounds them.
+//! The handles that a guest can make large are measured: header fields, requests, responses, and handles with a buffer.
+//! There are two exceptions: the stream of a body shares the body's buffer, and
+//! [`Holdings`](crate::runner::holdings::Holdings) counts the streams of files. All other handles take a few hundred
+//! bytes each, so the limit on their number is sufficient.
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -17,17 +18,17 @@ use wasmtime_wasi_http::{Error, FieldMap};
 
 use crate::runner::listing::Listing;
 
-/// Upper bound on the buffer of a handle that reads or writes ahead, in bytes.
+/// Upper bound on the size of the buffer of a handle that reads or writes ahead, in bytes.
 pub(crate) const BUFFER: usize = 64 << 10;
 
 /// Size of an empty list of fields, in bytes.
 pub(crate) const FIELDS: usize = 512;
 
-/// Size of a field in its list without its text, in bytes. An `http::HeaderMap` has entries of 104 bytes and an index,
-/// which grow by doubling, and name and value are separate allocations.
+/// Size of a field in a list, without the text of its name and value, in bytes. An `http::HeaderMap` has entries of 104
+/// bytes and an index, both of which grow by doubling. Name and value are separate allocations.
 pub(crate) const FIELD: usize = 256;
 
-/// Size of an entry and its share of the index, in bytes.
+/// Size of a map's entry, including its share of the index, in bytes.
 const ROOM: usize = 112;
 /// Overhead of a string's allocation, in bytes.
 const TEXT: usize = 64;
@@ -48,7 +49,8 @@ pub(crate) fn of_fields(fields: &FieldMap) -> usize {
     of_map(fields)
 }
 
-/// Returns the size of a handle, in bytes. Lists of fields in `seen` were counted with another handle.
+/// Returns the size of a handle, in bytes. Does not include lists of fields in `seen`, which were counted with another
+/// handle.
 fn of(handle: &dyn Any, seen: &mut HashSet<usize>) -> usize {
     let mut once = |fields: &FieldMap| {
         let map: &http::HeaderMap = fields;

@@ -1,8 +1,8 @@
 //! Limits on the resources of an instance, and its actual usage.
 //!
-//! An instance that exceeds a limit ends with a message that names the limit, and the flag that raises it, if any. An
-//! instance that comes close to a limit is reported once. Lines of output are the exception: lines above the limit are
-//! dropped and counted (`output`).
+//! An instance that exceeds a limit ends with a message that names the limit and, if there is one, the flag that raises
+//! it. An instance that comes close to a limit is reported once for each limit. Lines of output are the exception:
+//! lines above the limit are dropped and counted (`output`).
 
 use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,8 @@ pub struct Limits {
     pub memory: u64,
     /// Total number of elements of all tables.
     pub table_elements: u64,
-    /// Number of core instances in a component. The same limit applies separately to its memories and to its tables.
+    /// Maximum number of core instances in a component. The number of its memories and the number of its tables have
+    /// the same maximum.
     pub instances: u64,
     /// Maximum number of open handles, both to host resources (streams, files, timers) and to resources of the guest's
     /// own components.
@@ -34,7 +35,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// Returns limits that are far above the usage of all components that we know.
+    /// Returns limits that are far above what any component that we know uses.
     fn default() -> Self {
         Self {
             memory: 256 << 20,
@@ -54,13 +55,13 @@ pub struct Usage {
     pub memory: u64,
     /// Table elements.
     pub table_elements: u64,
-    /// Core instances, memories or tables, whichever are most.
+    /// The highest of three numbers: core instances, memories and tables.
     pub instances: u64,
     /// Handles open at a time.
     pub handles: u64,
     /// Files, folders and listings open at a time.
     pub files: u64,
-    /// Memory of the runner for its handles (bytes), as far as it was measured.
+    /// Memory that the handles take in the runner (bytes), as far as it was measured.
     pub kept: u64,
     /// HTTP requests in flight at a time.
     pub requests: u64,
@@ -75,11 +76,11 @@ pub struct Usage {
 pub enum EffectKind {
     /// An HTTP request.
     Request,
-    /// A call on a file or folder, or on a stream of one.
+    /// A call on a file, a folder or a stream of a file.
     File,
-    /// A write to its output, or a line of its log.
+    /// A write to standard output or standard error, or a log message.
     Output,
-    /// A commit of its state.
+    /// A commit of the state.
     Commit,
 }
 
@@ -98,7 +99,8 @@ impl EffectKind {
     }
 }
 
-/// Numbers of effects that passed the gate or were refused. A commit counts as refused if it was not saved.
+/// Numbers of effects that passed the gate, and of effects that were refused. A commit that was not saved counts as
+/// refused.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct EffectCounts {
     passed: [u64; EffectKind::ALL.len()],
@@ -106,7 +108,8 @@ pub struct EffectCounts {
 }
 
 impl EffectCounts {
-    /// Builds the counts from a function that returns, for each kind, how many have passed and how many were refused.
+    /// Builds the counts from a function that returns two numbers for each kind of effect: those that have passed, and
+    /// those that were refused.
     pub fn of(count: impl Fn(EffectKind) -> [u64; 2]) -> Self {
         let counts = EffectKind::ALL.map(count);
         Self { passed: counts.map(|[passed, _]| passed), refused: counts.map(|[_, refused]| refused) }
@@ -150,7 +153,7 @@ pub struct NearLimit {
 pub enum LimitKind {
     /// Linear memory.
     Memory,
-    /// The runner's memory for handles.
+    /// Memory that the handles take in the runner.
     Kept,
     /// Table elements.
     TableElements,
@@ -181,8 +184,8 @@ impl LimitKind {
     }
 }
 
-/// Counts the resources that one instance uses, in memory that its runner writes and its host reads. The host must not
-/// trust the values, since a runner that its guest has taken over can write anything.
+/// Counts of the resources that one instance uses, in memory that its runner writes and its host reads. The host must
+/// not trust the values: if a guest has taken over its runner, it can write anything.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Tally {
@@ -197,7 +200,7 @@ pub(crate) struct Tally {
     dropped: AtomicU64,
     /// Time of the last progress report (ns of the boot clock, which all processes share); 0 if there was none.
     progress: AtomicU64,
-    /// Nonzero once an effect was refused.
+    /// Nonzero once an effect has been refused.
     refused: AtomicU64,
     effects_passed: [AtomicU64; EffectKind::ALL.len()],
     effects_refused: [AtomicU64; EffectKind::ALL.len()],
@@ -265,7 +268,7 @@ impl Tally {
 }
 
 impl Limits {
-    /// Explains a wasmtime error that one of these limits caused. Returns `None` for any other error.
+    /// Explains a wasmtime error if one of these limits caused it. Returns `None` for any other error.
     pub(crate) fn explain(&self, error: &wasmtime::Error) -> Option<String> {
         if matches!(error.downcast_ref(), Some(ResourceTableError::Full)) {
             return Some(self.too_many_handles());
@@ -281,7 +284,7 @@ impl Limits {
 }
 
 impl Limits {
-    /// Returns the limit on handles, in the type that wasmtime takes.
+    /// Returns the limit on handles, in the type that wasmtime requires.
     pub(crate) fn handles(&self) -> usize {
         saturated(self.handles)
     }

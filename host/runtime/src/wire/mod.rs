@@ -1,4 +1,4 @@
-//! The parts that the host and its runners share.
+//! The code that the host and its runners share.
 
 pub(crate) mod limits;
 pub(crate) mod output;

@@ -20,8 +20,8 @@ use crate::wire::page::RunnerGate;
 use crate::wire::shared::SharedMemory;
 use baton_base::clock::Clock;
 
-/// Maximum length of a line (bytes). It bounds the size of the host's buffer. Longer lines are split, and longer log
-/// messages are cut.
+/// Maximum length of a line (bytes), which also bounds the size of the host's buffer. Longer lines are split, and
+/// longer log messages are cut off.
 pub const LONGEST_LINE: usize = 8 * 1024;
 
 /// Maximum number of bytes that a guest may write in one call.
@@ -69,7 +69,7 @@ pub enum Notice<'a> {
     Started(Duration),
     /// One line, without its line ending.
     Line(Stream, &'a str),
-    /// A log message. It counts as one line, however long it is and whatever it contains.
+    /// A log message. It counts as one line, regardless of its length and its content.
     Log {
         /// The level that the guest chose.
         level: LogLevel,
@@ -82,7 +82,7 @@ pub enum Notice<'a> {
     Denied {
         /// The thing that the guest asked for.
         what: &'a str,
-        /// The way to grant it.
+        /// Instructions for granting it.
         remedy: &'a str,
     },
     /// Lines were dropped because the guest wrote too many.
@@ -105,7 +105,7 @@ pub enum Notice<'a> {
 pub(crate) struct GuestStream {
     gate: Arc<RunnerGate>,
     lines: Arc<Mutex<Lines>>,
-    /// Set if each write counts as the guest's progress.
+    /// The tally in which each write counts as progress; `None` if writes do not count as progress.
     progress: Option<SharedMemory<Tally>>,
 }
 
@@ -134,8 +134,8 @@ impl GuestStream {
         Ok(())
     }
 
-    /// Writes out an unfinished last line if the gate is still open: a line becomes an effect only when it is written
-    /// out.
+    /// Writes out an unfinished last line, if the gate is still open. The gate must be checked here, since a line
+    /// becomes an effect only when it is written out.
     pub(crate) fn finish(&self) {
         let is_open = self.gate.check().is_ok();
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
@@ -236,7 +236,7 @@ impl Lines {
     }
 }
 
-/// Takes all lines of an instance, and drops those that exceed the rate limit.
+/// Passes on the lines of an instance, and drops the lines that exceed the rate limit.
 pub(crate) struct Outlet {
     limit: Mutex<Limit>,
     tally: SharedMemory<Tally>,
@@ -244,7 +244,7 @@ pub(crate) struct Outlet {
 }
 
 impl Outlet {
-    /// Makes an outlet that passes on an average of `lines` lines per second.
+    /// Creates an outlet that passes on at most `lines` lines per second on average.
     pub(crate) fn new(lines: u32, clock: &Clock, tally: &SharedMemory<Tally>, output: &Arc<dyn Output>) -> Arc<Self> {
         let limit = Mutex::new(Limit::new(lines, clock.clone()));
         Arc::new(Self { limit, tally: tally.clone(), output: Arc::clone(output) })
@@ -284,12 +284,12 @@ impl Outlet {
     }
 }
 
-/// Rate limit for the messages that a host takes from a runner. The limit is far above the guest's limit, which our
-/// code in the runner enforces. So a runner that exceeds it no longer runs only our code.
+/// Rate limit for the messages that a host takes from a runner. This limit is far above the guest's own limit, which
+/// our code in the runner enforces. So if a runner exceeds it, a guest has taken over the runner.
 pub(crate) struct MessageLimit(Limit);
 
 impl MessageLimit {
-    /// Makes the limit for a guest that may print an average of `lines` lines per second.
+    /// Creates the limit for a guest that may print at most `lines` lines per second on average.
     pub(crate) fn new(lines: u32, clock: &Clock) -> Self {
         Self(Limit::new(lines.saturating_mul(4).saturating_add(1000), clock.clone()))
     }
@@ -318,8 +318,8 @@ impl Limit {
         Self { per_second, clock, tokens: per_second.saturating_mul(2), counted_to, dropped: 0, told: counted_to }
     }
 
-    /// Takes the number of dropped lines that must be reported now. Returns zero if the last report is more recent than
-    /// [`TELL_EVERY`].
+    /// Returns and resets the number of dropped lines if it must be reported now. Returns zero if the last report is
+    /// more recent than [`TELL_EVERY`].
     fn dropped_to_tell(&mut self) -> u64 {
         let now = self.clock.now();
         if now.since(self.told) < TELL_EVERY {

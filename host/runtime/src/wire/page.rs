@@ -1,4 +1,5 @@
-//! The page: memory in which the host publishes the deadline, and the gate with which the runner checks it.
+//! The page, which is shared memory in which the host publishes the deadline, and the gate with which the runner checks
+//! the deadline.
 //!
 //! A deadline consists of an absolute time on each of three kernel clocks, since no single clock is trusted
 //! ([`Clock`](baton_base::clock::Clock)). The times are absolute because a new process does not know how far each clock
@@ -7,8 +8,8 @@
 //!
 //! The page holds two deadlines and a count that selects the valid one. The host completely writes the deadline that is
 //! not valid before it increments the count. If the host is preempted, stopped or killed in the middle of a write, the
-//! previous deadline stays valid, so the interruption neither refuses effects nor ends a runner. The kernel calls this
-//! a sequence latch (`seqcount_latch_t`).
+//! previous deadline stays valid. So the interruption alone does not cause effects to be refused or a runner to end.
+//! The kernel calls this a sequence latch (`seqcount_latch_t`).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,7 +31,7 @@ const CLOCKS: [ClockId; 3] = [ClockId::Boottime, ClockId::MonotonicRaw, ClockId:
 const PREEMPTED_AFTER: u64 = 1_000_000;
 const TRIES: usize = 4;
 
-/// The content of the page. All zeros mean that no effect may leave.
+/// The content of the page. While it is all zeros, all effects are refused.
 #[repr(C)]
 struct PageContent {
     /// Number of deadlines written. Its parity selects the slot that holds the last deadline. The next deadline goes to
@@ -38,7 +39,7 @@ struct PageContent {
     written: AtomicU64,
     /// Two deadlines, each with a time (ns) for every clock of [`CLOCKS`].
     deadlines: [[AtomicU64; 3]; 2],
-    /// Nonzero once the page is closed for good.
+    /// Nonzero once the page is permanently closed.
     closed: AtomicU64,
 }
 
@@ -52,7 +53,7 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Makes a page that does not let effects leave yet. Also returns the file with which a runner maps the page.
+    /// Creates a page that still refuses all effects. Also returns the file from which a runner maps the page.
     ///
     /// # Errors
     /// Returns an error if the system cannot create a memory file.
@@ -61,9 +62,9 @@ impl Page {
         Ok((Self { record, writing: Mutex::new(()) }, file))
     }
 
-    /// Lets effects leave for the time that `remaining` returns. The clocks are read before `remaining` is called, so a
-    /// host that is stopped in between grants less time, never more. To keep that loss small, this repeats the reading
-    /// if it was slow.
+    /// Lets effects pass for the time that `remaining` returns. The clocks are read before `remaining` is called, so a
+    /// host that is stopped in between grants less time, never more. To keep this loss small, slow readings are
+    /// repeated.
     pub(crate) fn open_for(&self, remaining: impl Fn() -> Duration) {
         let _writing = self.lock();
         let mut deadline = [0; 3];
@@ -78,7 +79,7 @@ impl Page {
         self.record.write(deadline);
     }
 
-    /// Refuses all effects from now on, for good.
+    /// Permanently refuses all effects from now on.
     pub(crate) fn close(&self) {
         self.record.closed.store(1, Ordering::Release);
     }
@@ -239,7 +240,7 @@ mod tests {
         });
         assert!(asked.into_inner() > 1);
         assert!(gate.record.deadline().unwrap()[0] <= deadline);
-        // If the host is stopped during every try, the page grants less time.
+        // If the host is preempted on every try, the page allows less time than `remaining` returned.
         page.open_for(|| {
             std::thread::sleep(Duration::from_nanos(PREEMPTED_AFTER));
             Duration::from_nanos(deadline - nanoseconds_on(CLOCKS[0]))
@@ -274,7 +275,7 @@ mod tests {
         page.record.write([0; 3]);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Write until the reader has seen more than 1,000 new deadlines.
+                // Write until the reader has seen more than 1,000 different deadlines.
                 for n in 1.. {
                     page.record.write([n; 3]);
                     if n > 200_000 && seen.load(Ordering::Relaxed) > 1_000 {

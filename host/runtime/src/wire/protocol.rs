@@ -1,6 +1,6 @@
 //! Messages between a host and a runner or a template, over two pipes, one for each direction.
 //!
-//! A message is its length (4 bytes, little endian), followed by as many bytes of Postcard
+//! A message consists of the length of its content (4 bytes, little endian) and the content, encoded with Postcard
 //! (<https://postcard.jamesmunns.com/wire-format>). Both sides are the same program, so the protocol has no versions.
 //! The runner trusts its host. The host does not trust its runners: it bounds the length of each message, and kills a
 //! runner that sends anything but the messages below.
@@ -119,7 +119,7 @@ impl From<StopReason> for Reason {
     }
 }
 
-/// The reasons for a failed commit, as far as a guest can distinguish them.
+/// The reasons for a failed commit that a guest can distinguish.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum NotCommitted {
     InvalidKey(String),
@@ -135,13 +135,14 @@ pub(crate) const LOOKUPS: usize = 4;
 /// A message from a runner to the host.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum FromRunner {
-    /// The runner is ready for an instance. This is the first message, unless the first is `Failed` or `Panicked`.
+    /// The runner is ready for an instance. This is the first message, unless the runner sends `Failed` or `Panicked`
+    /// instead.
     Ready {
         /// True if all granted folders existed. The runner cannot reach folders that are created later.
         has_folders: bool,
     },
     Failed(String),
-    /// The guest's first instruction comes next.
+    /// The guest is about to run its first instruction.
     Started,
     Line(Stream, String),
     Log {
@@ -171,8 +172,8 @@ pub(crate) enum FromRunner {
     Ended(Box<Ended>),
 }
 
-/// The changes of a commit, encoded: their number, then each change. The host decodes them one by one, since a change
-/// of a few bytes can take far more memory once it is decoded.
+/// The encoded changes of a commit: the number of changes, followed by each change. The host decodes them one by one,
+/// since a change of a few bytes can take far more memory once it is decoded.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Changes(Bytes);
 
@@ -185,8 +186,9 @@ impl Changes {
         postcard::to_stdvec(changes).map(|bytes| Self(bytes.into())).map_err(io::Error::other)
     }
 
-    /// Decodes the changes, unless they would take more than `longest` bytes of memory, not counting their texts. The
-    /// guest's runtime enforces the same limit: it counts the memory of a list before it passes the list on.
+    /// Decodes the changes. Returns an error if they would take more than `longest` bytes of memory, not counting their
+    /// keys and values. In a correct runner, wasmtime has already enforced this limit on the list that the guest
+    /// passed.
     ///
     /// # Errors
     /// Returns why the changes are invalid.
@@ -215,7 +217,7 @@ pub(crate) enum Change {
     Delete(String),
 }
 
-/// The end of an instance that was not killed from outside, as its runner reports it.
+/// A runner's report on the end of its instance. An instance that is killed from outside has no report.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Ended {
     pub how: How,

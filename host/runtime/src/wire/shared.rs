@@ -32,7 +32,7 @@ pub(crate) enum Mapped {
 pub(crate) enum Others {
     /// Read only: the kernel refuses further writable mappings.
     Read,
-    /// A process that has the file may write.
+    /// Writable: a process that has the file may map it for writing.
     Write,
 }
 
@@ -46,7 +46,7 @@ impl<T: Sharable> Clone for SharedMemory<T> {
 }
 
 impl<T: Sharable> SharedMemory<T> {
-    /// Makes a value. Also returns the file with which another process maps it.
+    /// Creates a value. Also returns the file from which another process maps the value.
     ///
     /// # Errors
     /// Returns an error if the system cannot create, seal or map a memory file.
@@ -54,7 +54,7 @@ impl<T: Sharable> SharedMemory<T> {
         let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
         file.set_len(size_of::<T>() as u64)?;
         let mapped = Self::map(&file, Mapped::Writes)?;
-        // Seal the size, so that no process that has the file can truncate it and so remove memory that is mapped.
+        // Seal the size. Otherwise, a process that has the file could truncate it and thereby remove mapped memory.
         let size = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         let sealed = match others {
             Others::Write => fcntl_add_seals(&file, size),
@@ -68,7 +68,7 @@ impl<T: Sharable> SharedMemory<T> {
         Ok((mapped, file.into()))
     }
 
-    /// Maps a value that another process has made.
+    /// Maps a value that another process has created.
     ///
     /// # Errors
     /// Returns an error if the file does not have the size of a `T`, or cannot be mapped.
@@ -135,7 +135,7 @@ mod tests {
         is: AtomicU64,
     }
 
-    // SAFETY: the struct is one atomic integer.
+    // SAFETY: the struct consists of one atomic integer.
     unsafe impl Sharable for Number {}
 
     #[test]

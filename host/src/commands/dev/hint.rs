@@ -9,11 +9,11 @@ use baton_runtime::RunningInstances;
 
 const SAMPLE: Duration = Duration::from_secs(1);
 
-/// CPU time per sample (ms) from which an instance counts as busy. It is shorter than a sample, because other processes
-/// also need CPU time.
+/// Minimum CPU time per sample, in milliseconds, for an instance to count as busy. It is shorter than a sample, because
+/// other processes also need CPU time.
 const BUSY_MS: u64 = 800;
 
-/// Number of consecutive busy samples before the hint.
+/// Number of consecutive busy samples after which the hint is printed.
 const SAMPLES: u32 = 5;
 
 /// Prints a hint, once per instance, if the instance computes for 5 s without printing anything. Runs until the future

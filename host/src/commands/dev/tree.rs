@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use baton_modules::watch::Stamp;
 use baton_store::Digest;
 
-/// Maximum number of files to scan. A folder with more files is hardly a project under development.
+/// Maximum number of files to scan. A folder with more files is probably not a project.
 const MOST_FILES: usize = 20_000;
 
 /// Largest file whose content is compared, in bytes. For larger files, only the metadata is compared.
@@ -16,7 +16,7 @@ const LARGEST: u64 = 1 << 20;
 /// Folders that tools write to. Folders whose names start with a dot are also skipped.
 const GENERATED_FOLDERS: [&str; 4] = ["target", "node_modules", "__pycache__", "venv"];
 
-/// Endings of the names of files that builds and editors write.
+/// Suffixes of the names of files that builds and editors write.
 const GENERATED: [&str; 7] = [".wasm", ".minisig", ".pyc", ".swp", ".tmp", "~", "Cargo.lock"];
 
 #[derive(Default)]
@@ -32,7 +32,7 @@ struct File {
     content: Content,
 }
 
-/// The part of a file that two scans compare. If a build rewrites a file with the same content, the file counts as
+/// The data about a file that two scans compare. If a build rewrites a file with the same content, the file counts as
 /// unchanged.
 #[derive(PartialEq, Eq)]
 enum Content {

@@ -13,19 +13,20 @@ use baton_base::clock::{Clock, wall};
 use baton_store::conformance::{Bench, NODE, Passage};
 use baton_store::{Intercept, Interceptor, PlainObject, Store, StoreAnswer, StoreCall};
 
-/// Timeout for one response. It is longer than the elector's timeout, which is 2 s at most.
+/// Timeout for a single response. It is longer than the elector's timeout, which is at most 2 s.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// Timeout for the list of a store's elections.
+/// Timeout for listing a store's elections.
 const LISTED_WITHIN: Duration = Duration::from_secs(60);
 /// Pause before a request whose outcome is unknown is repeated.
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
-/// Number of attempts at the removal of the elections, and the timeout for all of them.
+/// Number of attempts to remove the elections, and the timeout for all attempts together.
 const REMOVAL_TRIES: u32 = 2;
 const REMOVED_WITHIN: Duration = Duration::from_secs(10);
-/// Shortest lease for a test, even if the store permits shorter ones. Several requests must fit into the lease.
+/// Shortest lease for a test, even if the store permits shorter leases. Several requests must fit into the duration of
+/// the lease.
 const SHORTEST: Duration = Duration::from_secs(3);
-/// Maximum number of requests and maximum time for all checks together. Both are several times what the checks need on
-/// a slow store.
+/// Maximum number of requests and maximum time for all checks together. Both are several times as high as the checks
+/// need on a slow store.
 const MOST_REQUESTS: u32 = 5_000;
 const LONGEST: Duration = Duration::from_secs(300);
 
@@ -101,7 +102,7 @@ impl Scratch {
         }
     }
 
-    /// Removes all objects of the elections. Takes a limited time.
+    /// Removes all objects of the elections, within a time limit.
     pub async fn remove(&self) -> Result<(), StoreError> {
         let attempts = async {
             let mut left = REMOVAL_TRIES;
@@ -120,7 +121,7 @@ impl Scratch {
     }
 
     async fn try_remove(&self, election: &ElectionName) -> Result<(), StoreError> {
-        // Ignore errors: breaking the lease fails if nobody holds it.
+        // Ignore errors: breaking the lease fails if no client holds it.
         let _ = self.raw.break_now(election).await;
         self.raw.remove_election(election).await?;
         let announcement = PlainObject::Announcement(election.clone(), NODE.to_owned());
@@ -130,14 +131,14 @@ impl Scratch {
 
 #[async_trait]
 impl Passage for Scratch {
-    /// Sleeps. Ends early if the command ends.
+    /// Sleeps for this time, or until the command ends.
     async fn wait_out(&self, time: Duration) {
         sleep(&self.ended, time).await;
     }
 }
 
 async fn sleep(ended: &watch::Sender<bool>, time: Duration) {
-    // Ignore the result: if the timeout has elapsed, the command has just not ended.
+    // Ignore the result: a timeout only means that the command has not ended.
     let _ = timeout(time, ended.subscribe().wait_for(|ended| *ended)).await;
 }
 

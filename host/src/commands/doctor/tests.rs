@@ -1,4 +1,4 @@
-//! Stores that each have one fault. The trial must find the fault and report it under the check that fails.
+//! Stores that each have one fault. The trial must find the fault, and report it under the right check.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
@@ -42,23 +42,23 @@ enum Fault {
     IsSlow,
     Denies(&'static str),
     Hangs,
-    /// The store's clock runs at this percentage of the correct speed.
+    /// The store's clock runs at this percentage of its correct speed.
     ClockRuns(u32),
     IgnoresRenewals,
     RenewsForFormerHolder,
     WritesUnderExpiredLeases,
     RenewsExpiredForAnyId,
-    /// The store carries out the first request of this kind, but its response is lost.
+    /// The store carries out the first request of this kind, but the response is lost.
     LosesAnswer(&'static str),
-    /// The store is correct, but this machine pauses the first time that it is refused a lease.
+    /// The store is correct, but this machine pauses when the store first refuses it a lease.
     PausesMachine(Duration),
 }
 
-/// Makes a store in memory misbehave.
+/// Makes an in-memory store misbehave.
 struct Faults {
     fault: Fault,
     held: Mutex<HashSet<LeaseId>>,
-    /// True after a fault that occurs only once has occurred.
+    /// True once the fault has occurred, if it occurs only once.
     once: AtomicBool,
 }
 
@@ -195,7 +195,8 @@ impl Faults {
     }
 }
 
-/// Runs the trial on an Azure store with this fault, and checks that nothing is left in the store.
+/// Runs the trial on a store with this fault, as if the store were on Azure. Checks that the trial leaves nothing
+/// behind.
 async fn found(fault: Fault, quick: bool) -> Vec<Finding> {
     found_on("azurite", fault, quick).await
 }
@@ -221,7 +222,7 @@ async fn found_on(place: &str, fault: Fault, quick: bool) -> Vec<Finding> {
     findings
 }
 
-/// Returns the finding of a check. Panics if the finding does not have this level.
+/// Returns the finding of a check, which must have this level.
 #[track_caller]
 fn of<'a>(findings: &'a [Finding], check: &str, level: Level) -> &'a Finding {
     let found = findings.iter().find(|finding| finding.check == check);
@@ -234,7 +235,7 @@ async fn correct_store_passes_every_check() {
     let names: Vec<_> = findings.iter().map(|finding| finding.check).collect();
     let all = trial::names().into_iter().filter(|name| *name != "removed");
     assert_eq!(names.iter().copied().collect::<HashSet<_>>(), all.collect());
-    // On a busy machine, the timing checks may report findings.
+    // The timing checks may have findings, because the machine may be busy.
     let others = findings.iter().filter(|finding| finding.check != "latency" && finding.check != "lease-length");
     for finding in others {
         assert_eq!(finding.level, Level::Ok, "{finding:?}");
@@ -266,12 +267,12 @@ async fn immediate_faults_are_reported_under_their_check() {
     for (findings, check, fault) in futures::future::join_all(tried).await {
         let finding = of(&findings, check, Level::Problem);
         assert!(finding.means.is_some() && finding.remedy.is_some(), "{finding:?}");
-        // If the store hangs, the trial ends, so this finding is the last one.
+        // If the store hangs, the trial ends with this finding.
         assert!(fault != Fault::Hangs || findings.last() == Some(finding), "{findings:?}");
     }
 }
 
-/// A lost response is not the store's fault, and the request may have been carried out.
+/// A lost response does not mean that the store is faulty. The request may have been carried out.
 #[tokio::test]
 async fn lost_response_is_requested_again() {
     let tried = ["read", "acquire", "renew", "write", "release"].map(|op| found(Fault::LosesAnswer(op), true));
@@ -285,7 +286,7 @@ async fn lost_response_is_requested_again() {
     assert_eq!(findings.last(), Some(finding), "{findings:#?}");
 }
 
-/// If this machine pauses while it waits for a lease to expire, it receives the refusal late.
+/// The machine may pause while it waits for a lease to expire. It then receives the store's refusal late.
 #[tokio::test]
 async fn store_is_not_blamed_when_the_machine_pauses() {
     let store = faulty(Fault::PausesMachine(Duration::from_millis(4500)));
@@ -327,7 +328,7 @@ async fn missing_right_is_named_in_the_remedy() {
         ("remove", "removal", Level::Warning, "(d)"),
     ] {
         let findings = found(Fault::Denies(right), true).await;
-        // The latency depends on this machine.
+        // Ignore the latency, which depends on this machine.
         let mut others = findings.iter().filter(|finding| finding.check != "latency");
         let is_problem = others.any(|finding| finding.level == Level::Problem);
         assert_eq!(is_problem, level == Level::Problem, "{findings:#?}");

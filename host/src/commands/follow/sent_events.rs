@@ -2,10 +2,10 @@
 
 use baton_base::untrusted::Reader;
 
-/// Longest line to accept, in bytes. An entry has a few hundred kilobytes at most.
+/// Longest line to accept, in bytes. An entry takes a few hundred kilobytes at most.
 const LONGEST_LINE: usize = 1 << 20;
 
-/// Longest id to accept, in bytes. The ids that nodes send have a few dozen.
+/// Longest id to accept, in bytes. The ids that nodes send are a few dozen bytes long.
 const LONGEST_ID: usize = 128;
 
 /// The reader of untrusted bytes, for [`crate::untrusted`].

@@ -15,16 +15,16 @@ use azure_identity::{
 use super::access::{is_safe_for_tokens, of_process};
 
 const SOURCE_WITHIN: Duration = Duration::from_secs(10);
-/// Timeout for connecting to a machine's identity endpoint. The endpoint is nearby; on a machine without one, the next
-/// source should be tried soon.
+/// Timeout for connecting to a machine's identity endpoint. It can be short, because the endpoint is nearby. On a
+/// machine without an endpoint, the next source should be tried soon.
 const ENDPOINT_WITHIN: Duration = Duration::from_secs(2);
 
 /// Selects one of the identities assigned to the machine or workload.
 pub(super) const CLIENT_ID: &str = "AZURE_CLIENT_ID";
-/// The variable for the token issuer, if it is not that of the public cloud.
+/// The variable for the token issuer, if the public cloud's issuer should not be used.
 pub(super) const AUTHORITY_HOST: &str = "AZURE_AUTHORITY_HOST";
 const PUBLIC_AUTHORITY: &str = "https://login.microsoftonline.com";
-/// Set in a Kubernetes workload with an identity.
+/// Set in a Kubernetes workload that has an identity.
 pub(super) const FEDERATED_TOKEN_FILE: &str = "AZURE_FEDERATED_TOKEN_FILE";
 /// Set in an App Service, a function or a container app.
 const IDENTITY_ENDPOINT: &str = "IDENTITY_ENDPOINT";
@@ -36,8 +36,8 @@ const UNSUPPORTED: [&str; 2] = ["AZURE_CLIENT_SECRET", "AZURE_CLIENT_CERTIFICATE
 
 type Source = (String, azure_core::Result<Arc<dyn TokenCredential>>);
 
-/// Tries each source of tokens on this machine. Creates a new credential for each attempt, because a credential reads
-/// its file only once, but the file is rotated.
+/// Tries each source of tokens on this machine. Creates a new credential for each attempt, because the file with the
+/// secret is rotated, and a credential reads that file only once.
 pub(super) async fn token(scopes: Vec<String>) -> Result<AccessToken, Error> {
     let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
     let mut problems = Vec::new();
@@ -83,7 +83,7 @@ fn sources() -> Vec<Source> {
     vec![(name, machine), ("Azure CLI".to_owned(), AzureCliCredential::create().map(shared))]
 }
 
-/// The token issuer. Some users omit the scheme, just like the SDKs' own constants.
+/// Returns the token issuer. Adds the scheme if it is missing: some users omit it, just like the SDKs' own constants.
 fn authority() -> azure_core::Result<TokenCredentialOptions> {
     let host = match of_process(AUTHORITY_HOST) {
         None => PUBLIC_AUTHORITY.to_owned(),
@@ -103,7 +103,8 @@ fn shared<T: TokenCredential + 'static>(credential: T) -> Arc<dyn TokenCredentia
     Arc::new(credential)
 }
 
-/// Selects the configured identity at a machine's endpoint, which `azure_identity` cannot do. Never uses a proxy.
+/// Requests tokens for the configured identity from a machine's endpoint. `azure_identity` cannot select an identity
+/// there. Never uses a proxy.
 struct AssignedClient {
     client: reqwest::Client,
     client_id: Option<String>,

@@ -1,6 +1,6 @@
-//! DNS lookups that outlive the requests that wait for them. A lookup takes 5 s if the first of two name servers is
-//! down, but a request for the lease times out after D/12. So the next attempt uses the lookup that an earlier attempt
-//! began.
+//! DNS lookups that can outlive the requests that wait for them. A lookup takes 5 s if the first of two name servers is
+//! down, but a lease request times out after D/12. So a later attempt must be able to use the lookup that an earlier
+//! attempt began.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,13 +15,13 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use baton_base::clock::Clock;
 
-/// Lifetime of a result: longer than the wait before the next attempt. Afterwards, a new connection looks up the name
-/// again, because the account may have failed over to another region.
+/// Time for which a result is kept: longer than the wait before the next attempt. After this time, a new connection
+/// looks up the name again, because the account may have failed over to another region.
 const KEPT: Duration = Duration::from_secs(10);
 
-/// Timeout of a lookup, after which the next connection begins another lookup. The resolver's own timeout for three
-/// name servers is 30 s (resolv.conf(5)). A new lookup may be faster, because the resolver's library or its servers may
-/// have changed in the meantime.
+/// Timeout of a lookup. After this time, the next connection begins another lookup. The resolver's own timeout for
+/// three name servers is 30 s (resolv.conf(5)). A new lookup may be faster, because the resolver's library or its
+/// servers may have changed in the meantime.
 const UNDER_WAY: Duration = Duration::from_secs(20);
 
 /// The lookups of this process, one per name, shared by all stores and elections.
@@ -30,7 +30,7 @@ static LOOKUPS: LazyLock<Lookups> = LazyLock::new(Lookups::default);
 pub(super) struct Names;
 
 impl Names {
-    /// The name whose lookup has taken longer than `after`, if any.
+    /// Returns the name whose lookup has taken longer than `after`, if there is one.
     pub(super) fn slow(&self, after: Duration) -> Option<String> {
         LOOKUPS.slow(after)
     }
@@ -64,8 +64,8 @@ struct Lookup {
 }
 
 impl Lookups {
-    /// Looks up this name with `system`, unless a lookup of the name is under way or has just succeeded. In that case,
-    /// returns the result of that lookup. Needs a Tokio runtime: a lookup runs to its end on one of the runtime's
+    /// Looks up this name with `system`. If a lookup of the name is already under way or has just succeeded, returns
+    /// the result of that lookup instead. Needs a Tokio runtime: each lookup runs to its end on one of the runtime's
     /// blocking threads.
     fn find(
         &self,

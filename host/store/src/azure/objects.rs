@@ -1,8 +1,8 @@
 //! Objects as blobs: everything except leases.
 //!
 //! A versioned object is read and written as a whole, with conditional requests; its ETag is its version. Modules are
-//! large, and take long to transfer over a slow connection. No two objects have the same blob name, whatever the
-//! elections' names.
+//! large, and take a long time to transfer over a slow connection. No two objects have the same blob name, no matter
+//! what the elections are called.
 
 use std::future::Future;
 use std::time::Duration;
@@ -23,16 +23,16 @@ use time::OffsetDateTime;
 use super::{ANSWER_WITHIN, AzureStore, RequestKind, code, recall};
 use crate::{Digest, Listed, Listing, ObjectStore, PlainObject, Reading, VersionedObject};
 
-/// Chunk size for versioned objects, in bytes: larger than any such object, so that a single request reads a single
-/// version.
+/// Chunk size for versioned objects, in bytes. It is larger than any such object, so that one request reads the whole
+/// object, and therefore a single version.
 const LARGEST: u64 = 1 << 30;
 
-/// Prefix of the modules' blob names, which is followed by the hexadecimal digest.
+/// Prefix of the modules' blob names. The hexadecimal digest follows.
 const MODULES: &str = "modules/sha256/";
 
 const WASM: &str = "application/wasm";
 
-/// Number of bytes of a module to request at a time. For smaller chunks the crate requests a checksum, which the
+/// Number of bytes of a module to request at a time. Not smaller, because the crate then requests a checksum, which the
 /// emulator does not support.
 pub(super) const PIECE: u64 = 4 << 20;
 
@@ -57,7 +57,8 @@ impl ObjectStore for AzureStore {
             Some(Ok(answer)) => answer,
             Some(Err(error)) if known.is_some() && is_not_modified(&error) => return Ok(Reading::Unchanged),
             Some(Err(error)) if code(&error) == Some("BlobNotFound") => return Ok(Reading::Nothing),
-            // No range of an empty blob can be read. Baton writes no empty blob, but another client may have.
+            // Ranges of an empty blob cannot be read. Baton never writes an empty blob, but another client may have
+            // written one.
             Some(Err(error)) if code(&error) == Some("InvalidRange") => {
                 let found = blob.get_properties().await.map_err(|error| failed(&error))?;
                 let version = Version(found.blob.properties.etag.to_string());
@@ -106,7 +107,7 @@ impl ObjectStore for AzureStore {
             Ok(_) => Ok(()),
             Err(error) if code(&error) == Some("BlobNotFound") => Ok(()),
             Err(error) => match self.store_error(RequestKind::ToCreate, &error) {
-                // If the blob does not exist, the emulator reports that the condition of the deletion failed.
+                // If the blob does not exist, the emulator reports that the condition failed.
                 StoreError::Conflict if ObjectStore::read(self, object, election, None).await? == Reading::Nothing => {
                     Ok(())
                 }
@@ -160,7 +161,7 @@ impl ObjectStore for AzureStore {
             };
             return match code(&error) {
                 Some("BlobNotFound") if version.is_none() => Ok(None),
-                // No range of an empty blob can be read.
+                // Ranges of an empty blob cannot be read.
                 Some("InvalidRange") if version.is_none() => Ok(Some(Bytes::new())),
                 Some("BlobNotFound" | "ConditionNotMet" | "InvalidRange") => {
                     Err(StoreError::Unknown("the blob was removed or replaced while it was read".to_owned()))
@@ -221,7 +222,8 @@ impl AzureStore {
 
     async fn put_module(&self, name: &str, content: Bytes) -> Result<(), StoreError> {
         let blob = self.transfers.blob_client(name);
-        // Check first, since uploading a module takes long. The condition below handles a concurrent upload.
+        // Check first whether the module exists, because uploading it takes long. The condition below handles a
+        // concurrent upload.
         match transfer(0, self.container.blob_client(name).get_properties().into_future()).await? {
             Ok(_) => return self.touch(&blob).await,
             Err(error) if code(&error) == Some("BlobNotFound") => {}
@@ -252,7 +254,7 @@ impl AzureStore {
         }
     }
 
-    /// Reads the part of the blob that follows `content`, and appends it, up to the limit.
+    /// Reads the part of the blob that follows `content`, and appends it to `content`, up to the limit.
     async fn read_piece(
         &self,
         blob: &BlobClient,
@@ -270,7 +272,7 @@ impl AzureStore {
                 return Err(azure_core::Error::message(ErrorKind::Io, "the store did not respond"));
             }
         };
-        // Keep no bytes beyond the limit, whatever the server sends.
+        // Never keep more bytes than the limit, no matter what the server sends.
         while content.len() < limit
             && let Some(bytes) = data.try_next().await?
         {
@@ -289,8 +291,8 @@ impl AzureStore {
         Ok(blobs)
     }
 
-    /// Classifies the error of a request without a condition or lease id. Another client's lease blocks such a request
-    /// only for a while.
+    /// Classifies the error of a request that has no condition and no lease id. If such a request fails because another
+    /// client has leased the blob, it may succeed later.
     pub(super) fn trouble(&self, asked: RequestKind, error: &azure_core::Error) -> StoreError {
         match (self.store_error(asked, error), code(error)) {
             (StoreError::Held | StoreError::Lost(_) | StoreError::Conflict, Some(code)) => {
@@ -301,12 +303,12 @@ impl AzureStore {
     }
 }
 
-/// True for status 304. Only this answer is classified by its status, since not all servers send a code with it.
+/// True for status 304. Only this answer is classified by its status, since not all servers send an error code with it.
 fn is_not_modified(error: &azure_core::Error) -> bool {
     matches!(error.kind(), ErrorKind::HttpResponse { status: StatusCode::NotModified, .. })
 }
 
-/// Waits for a request that transfers `size` bytes in either direction, for as long as this takes over the slowest
+/// Waits for a request that transfers `size` bytes in either direction. The timeout is long enough for the slowest
 /// supported connection.
 async fn transfer<T>(size: u64, request: impl Future<Output = T>) -> Result<T, StoreError> {
     let longest = ANSWER_WITHIN + Duration::from_secs(size / SLOWEST);
@@ -319,7 +321,7 @@ pub(super) fn object_name(object: VersionedObject, election: &ElectionName) -> S
     format!("{election}{}", last_part(object))
 }
 
-/// The suffix of an object's blob name, after the election.
+/// Returns the part of an object's blob name that follows the election's name.
 fn last_part(object: VersionedObject) -> &'static str {
     match object {
         VersionedObject::State => "/state",
@@ -349,7 +351,7 @@ pub(super) fn nodes_folder(election: &ElectionName) -> String {
 }
 
 /// Encodes a node's id as the last part of a blob name. A character that is not allowed in a blob name becomes `~` and
-/// two hexadecimal digits, and so does a final dot.
+/// two hexadecimal digits. The same applies to a final dot.
 fn blob_name_of(node: &str) -> String {
     let last = node.len().saturating_sub(1);
     let keeps =
@@ -360,7 +362,7 @@ fn blob_name_of(node: &str) -> String {
         .collect()
 }
 
-/// Decodes the node's id. None if Baton did not write the name.
+/// Decodes the node's id. Returns `None` if Baton did not write the name.
 fn node_of(blob_name: &str) -> Option<String> {
     let mut parts = blob_name.split('~');
     let mut node = parts.next()?.as_bytes().to_vec();

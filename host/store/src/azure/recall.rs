@@ -1,6 +1,6 @@
-//! Reads the terms that an election's blobs contain. A standby needs these terms at each takeover. So announcements and
-//! states also contain their term as metadata, and one listing returns all terms. If a state has no such metadata (an
-//! older host or another client wrote it), its first bytes are read.
+//! Reads the terms that an election's blobs contain. A standby needs these terms at each takeover. So that a single
+//! listing returns all of them, announcements and states also contain their term as metadata. If a state has no such
+//! metadata, because an older host or another client wrote it, its first bytes are read.
 
 use std::collections::HashMap;
 
@@ -33,7 +33,7 @@ fn naming(term: Option<Term>) -> Metadata {
 
 impl AzureStore {
     /// Reads the lease's snapshot, the highest term in any blob, and the version of the steering object. The listing is
-    /// sorted, so it reads the lease before the state and the announcements.
+    /// sorted by name, so the lease is read before the state and the announcements.
     pub(super) async fn survey(
         &self,
         election: &ElectionName,
@@ -58,7 +58,7 @@ impl AzureStore {
         Ok((read, term, steering))
     }
 
-    /// The first bytes of the state. None if there is no state.
+    /// Returns the first bytes of the state, or `None` if there is no state.
     async fn state_head(&self, election: &ElectionName) -> Result<Option<Vec<u8>>, StoreError> {
         let failed = |error: &azure_core::Error| self.trouble(RequestKind::ToRead, error);
         // Request a whole piece, although only its first bytes are kept: see [`PIECE`].
@@ -81,7 +81,7 @@ impl AzureStore {
     }
 }
 
-/// The term in a blob's metadata, if any. Servers may change the case of names.
+/// Returns the term in a blob's metadata, if there is one. Servers may change the case of names.
 pub(super) fn term_in(metadata: &HashMap<String, String>) -> Option<Term> {
     let (_, term) = metadata.iter().find(|(name, _)| name.eq_ignore_ascii_case(TERM))?;
     term.parse().ok()

@@ -1,5 +1,5 @@
-//! Keeps the store's token, and fetches the next token before it is needed, or once the store refuses the current
-//! token.
+//! Keeps the token for the store. Fetches the next token before the current one expires, or when the store refuses the
+//! current one.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 use super::answers::{refusal, refuse_foreign};
 use super::identity;
 
-/// Remaining lifetime below which the next token is fetched, while the current one stays in use.
+/// Remaining lifetime below which the next token is fetched. The current token stays in use meanwhile.
 const AHEAD: Duration = Duration::from_secs(600);
 
 /// A fetch that is under way or has ended. All requests that wait for it get the same result.
@@ -33,7 +33,7 @@ pub(super) struct KeptToken {
 }
 
 impl KeptToken {
-    /// Creates a value that keeps tokens for the identity of this machine, its workload or its user.
+    /// Keeps tokens for the identity of this machine, its workload or its user.
     pub fn of_this_machine() -> Self {
         Self::from(Box::new(|scopes| Box::pin(identity::token(scopes))))
     }
@@ -42,9 +42,8 @@ impl KeptToken {
         Self { source, state: Mutex::default() }
     }
 
-    /// Discards `token`, which the store did not accept, and fetches the next token immediately: the clock may be
-    /// wrong, or the token may have been revoked. Does nothing if another token has already replaced `token`. Needs a
-    /// Tokio runtime.
+    /// Discards `token`, which the store has refused, and fetches the next token immediately. The clock may be wrong,
+    /// or the token may have been revoked. Does nothing if `token` has already been replaced. Needs a Tokio runtime.
     pub fn refused(&self, token: &str) {
         let mut state = self.lock();
         if state.token.as_ref().is_some_and(|kept| kept.token.secret() == token) {
@@ -55,8 +54,8 @@ impl KeptToken {
         }
     }
 
-    /// Returns an answer if one is available now; otherwise the fetch to wait for. If the token will expire soon,
-    /// starts to fetch the next token.
+    /// Returns a token or an error if one is available now. Otherwise, returns the fetch to wait for. If the token will
+    /// expire soon, starts to fetch the next one.
     fn answer(&self, scopes: &[&str]) -> Result<Fetched, Fetch> {
         let mut state = self.lock();
         state.scopes = scopes.iter().map(|scope| (*scope).to_owned()).collect();
@@ -77,14 +76,14 @@ impl KeptToken {
     fn fetch(&self, state: &mut State) -> Fetch {
         let task = tokio::spawn((self.source)(state.scopes.clone()));
         state.task = Some(task.abort_handle());
-        // A source that panics counts as failed.
+        // If the source panics, the fetch counts as failed.
         let fetched = async { task.await.unwrap_or_else(|error| Err(Error::new(ErrorKind::Credential, error))) };
         let fetch = fetched.map_err(Arc::new).boxed().shared();
         state.fetching = Some(fetch.clone());
         fetch
     }
 
-    /// True if there is no token, but one is being fetched.
+    /// True if there is no token yet, but one is being fetched.
     pub fn is_awaited(&self) -> bool {
         let state = self.lock();
         state.fetching.is_some() && state.token_that_lasts(Duration::ZERO).is_none()
@@ -206,7 +205,8 @@ mod tests {
         Err(Error::message(ErrorKind::Credential, "no token"))
     }
 
-    /// A kept token, and a sender for each fetch. The test sends the result of the fetch through the sender.
+    /// Returns a [`KeptToken`], and one sender for each fetch. With the sender, the test determines the result of the
+    /// fetch.
     fn kept(fetches: usize) -> (KeptToken, Vec<oneshot::Sender<Fetched>>) {
         let (senders, answers): (Vec<_>, VecDeque<_>) = (0..fetches).map(|_| oneshot::channel()).unzip();
         let answers = Mutex::new(answers);
@@ -217,7 +217,7 @@ mod tests {
         (KeptToken::from(Box::new(source)), senders)
     }
 
-    /// True if the latest fetch has ended.
+    /// True if the last fetch has ended.
     fn has_ended(kept: &KeptToken) -> bool {
         kept.lock().task.as_ref().unwrap().is_finished()
     }
@@ -232,7 +232,7 @@ mod tests {
         let (first, second) = (answers.remove(0), answers.remove(0));
         assert!(first.send(token("first", 300)).is_ok());
         assert_eq!(ask(&kept).await.unwrap(), "first");
-        // The token lasts for less than `AHEAD`, so the second fetch has already begun.
+        // The first token expires in less than `AHEAD`, so the second fetch has already started.
         for _ in 0..3 {
             assert_eq!(ask(&kept).await.unwrap(), "first");
         }
@@ -240,7 +240,7 @@ mod tests {
         while ask(&kept).await.unwrap() != "second" {
             tokio::task::yield_now().await;
         }
-        // No third fetch begins: it would panic.
+        // A third fetch would panic, so this line also checks that there is none.
         assert_eq!(ask(&kept).await.unwrap(), "second");
     }
 
@@ -266,7 +266,7 @@ mod tests {
         assert!(first.send(token("first", 300)).is_ok());
         assert_eq!(ask(&kept).await.unwrap(), "first");
         assert_eq!(ask(&kept).await.unwrap(), "first");
-        // The source of the second fetch panics: it unwraps an answer whose sender was dropped.
+        // The second fetch panics, because its sender is dropped.
         drop(second);
         while !has_ended(&kept) {
             tokio::task::yield_now().await;
@@ -298,8 +298,7 @@ mod tests {
         kept.refused("first");
         assert!(second.send(token("second", 86_400)).is_ok());
         assert_eq!(ask(&kept).await.unwrap(), "second");
-        // Another request had been sent with the first token, and is refused as well. This must not start a third
-        // fetch, which would panic.
+        // Another request with the first token is refused. This must not start a third fetch, which would panic.
         kept.refused("first");
         assert_eq!(ask(&kept).await.unwrap(), "second");
     }

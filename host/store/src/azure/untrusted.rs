@@ -8,7 +8,7 @@ use super::access::{AccountAccess, OWN_CONNECTION_STRING};
 use super::{recall, record};
 use baton_base::untrusted::{pairs, text};
 
-/// Decodes metadata, which has one `NAME=VALUE` per line, both as that of a record and as that of an announcement.
+/// Decodes metadata, with one `NAME=VALUE` per line, first as a record's and then as an announcement's metadata.
 pub(crate) fn record(bytes: &[u8]) {
     let metadata: HashMap<String, String> =
         pairs(bytes).map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
@@ -33,7 +33,7 @@ pub(crate) fn connection_string(bytes: &[u8]) {
     let is_secret = |(name, _): &(&str, &str)| ["AccountKey", "SharedAccessSignature"].contains(name);
     let (secrets, shown): (Vec<_>, Vec<_>) =
         text.split(';').filter_map(|pair| pair.split_once('=')).partition(is_secret);
-    // A value that also appears as a harmless value does not count as a secret.
+    // A value does not count as a secret if it also appears as a harmless value.
     let is_shown = |secret: &str| shown.iter().any(|(_, value)| value.contains(secret));
     let secrets = secrets.into_iter().map(|(_, secret)| secret);
     let secrets: Vec<&str> = secrets.filter(|secret| secret.len() > 20 && !is_shown(secret)).collect();

@@ -1,4 +1,4 @@
-//! The election on which a case runs, and the verdict of a case.
+//! The election that a case uses, and the verdict of a case.
 
 use std::fmt::{Debug, Display};
 use std::panic::Location;
@@ -12,18 +12,18 @@ use baton_election::{ElectionName, LeaseId, LeaseState, Op, Record, Reply, Snaps
 use crate::Store;
 use baton_base::clock::Clock;
 
-/// Interval between readings of a lease that is about to end.
+/// Interval between reads of a lease that is about to end.
 pub(super) const POLL: Duration = Duration::from_millis(50);
 
 /// Reason why a case has not passed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{found}")]
 pub struct Finding {
-    /// The store's behavior, and what was expected instead.
+    /// The behavior of the store, and the expected behavior.
     pub found: String,
-    /// The store's error if the store did not answer a request, or refused it. The case then proves nothing.
+    /// The store's error, if it did not answer a request or refused it. The case then proves nothing.
     pub no_answer: Option<StoreError>,
-    /// The location in the case's source code.
+    /// The location in the source code of the case.
     pub at: &'static Location<'static>,
 }
 
@@ -34,7 +34,7 @@ impl Finding {
         Self { found: found.into(), no_answer: None, at: Location::caller() }
     }
 
-    /// Creates the finding that an answer is not as expected.
+    /// Creates the finding for an unexpected answer.
     #[track_caller]
     fn answered<T>(found: impl Display, answer: &Result<T, StoreError>) -> Self {
         let (report, no_answer) = match answer {
@@ -75,19 +75,19 @@ macro_rules! ensure_eq {
 
 pub(super) use {ensure, ensure_eq};
 
-/// Judges the answer to a request. `what` describes the request in the finding.
+/// Checks the answer to a request. `what` describes the request in the finding.
 pub trait Expect<T>: Sized {
     /// Returns the value of an answer without an error.
     ///
     /// # Errors
-    /// The finding, if the answer is an error. All methods of this trait return a finding if the answer is not as
-    /// expected.
+    /// Returns a finding if the answer is an error. All methods of this trait return a finding if the answer is not the
+    /// expected one.
     fn accepted(self, what: impl Display) -> Verdict<T>;
     /// Expects that the lease is lost.
     fn lost(self, what: impl Display) -> Verdict;
     /// Expects that another id holds the lease.
     fn held(self, what: impl Display) -> Verdict;
-    /// Expects a conflict with the `condition` of the request.
+    /// Expects a conflict: the `condition` of the request does not hold.
     fn conflict(self, what: impl Display, condition: &str) -> Verdict;
 }
 
@@ -124,7 +124,7 @@ fn refused<T>(is_expected: bool, answer: &Result<T, StoreError>, found: impl Dis
     if is_expected { Ok(()) } else { Err(Finding::answered(found, answer)) }
 }
 
-/// Returns the version in an answer, which must contain a version.
+/// Returns the version in an answer, or a finding if it contains none.
 #[track_caller]
 pub(super) fn version_of(what: impl Display, answer: Result<Reply, StoreError>) -> Verdict<Version> {
     match answer.accepted(&what)? {
@@ -139,7 +139,7 @@ pub trait Passage: Send + Sync {
     /// Waits until `time` has passed.
     async fn wait_out(&self, time: Duration);
 
-    /// The time on the store's clock. `None` if the store uses a real clock.
+    /// Returns the time on the store's clock, or `None` if the store uses a real clock.
     fn set_time(&self) -> Option<Duration> {
         None
     }
@@ -151,26 +151,26 @@ pub struct Bench {
     pub store: Arc<dyn Store>,
     /// The election.
     pub election: ElectionName,
-    /// Length of a case's lease: short enough to wait for its end, but long enough for a slow machine to send several
-    /// requests first.
+    /// Length of a lease in the cases. Short enough to wait for the lease to end, but long enough for a slow machine to
+    /// send several requests before that.
     pub length: Duration,
-    /// Time to wait, after a lease should have ended, before the lease counts as endless.
+    /// Time to wait after a lease should have ended. If the lease is still held then, it counts as endless.
     pub patience: Duration,
     /// The lease ids of three hosts.
     pub ids: [LeaseId; 3],
-    /// The record that is written, apart from its term.
+    /// The record to write. Each write sets its own term.
     pub record: Record,
     /// The passage of time.
     pub passage: Arc<dyn Passage>,
     clock: Clock,
-    /// The time at which the last request that started the current lease was sent, and the length of the lease.
+    /// The start of the current lease (the time at which its last acquire or renewal was sent), and the lease's length.
     held: Mutex<Option<(Time, Duration)>>,
     is_late: AtomicBool,
-    /// Measurement by the case `renewed_lease_lasts_for_its_length`.
+    /// The measurement made by the case `renewed_lease_lasts_for_its_length`.
     pub(super) lease_end: OnceLock<LeaseEnd>,
 }
 
-/// The end of a lease, measured from its expiry by the holder's clock.
+/// The end of a lease in the store, relative to its expiry on the holder's clock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeaseEnd {
     /// Time for which the lease was certainly still held.
@@ -181,7 +181,7 @@ pub struct LeaseEnd {
     pub is_precise: bool,
 }
 
-/// The object, as a read returned it.
+/// The result of reading the object.
 pub struct Seen {
     /// The state of the lease.
     pub lease: LeaseState,
@@ -192,7 +192,7 @@ pub struct Seen {
 }
 
 impl Bench {
-    /// Creates a bench for an election. The records that the bench writes are copies of `record`, apart from the term.
+    /// Creates a bench for an election. The records that the bench writes are copies of `record` with other terms.
     pub fn new(
         store: Arc<dyn Store>,
         election: ElectionName,
@@ -216,13 +216,13 @@ impl Bench {
         }
     }
 
-    /// True if, by the holder's clock, a lease may have expired while the case relied on it. The machine or the store
-    /// was then too slow, so the verdict proves nothing.
+    /// True if a lease may have expired, by the holder's clock, while the case still relied on it. The machine or the
+    /// store was then too slow, and the verdict proves nothing.
     pub fn is_late(&self) -> bool {
         self.is_late.load(Ordering::Relaxed)
     }
 
-    /// Measurement by the case `renewed_lease_lasts_for_its_length`, if the case has passed.
+    /// Returns the measurement made by the case `renewed_lease_lasts_for_its_length`, if the case has passed.
     pub fn lease_end(&self) -> Option<&LeaseEnd> {
         self.lease_end.get()
     }
@@ -237,7 +237,7 @@ impl Bench {
         self.passage.set_time().unwrap_or_else(|| self.clock.least())
     }
 
-    /// Waits until `time` has passed. From then on, the case must not rely on the lease.
+    /// Waits until `time` has passed. After this call, the case must not rely on the lease.
     pub async fn wait_out(&self, time: Duration) {
         *self.held() = None;
         self.passage.wait_out(time).await;
@@ -247,7 +247,7 @@ impl Bench {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a record of the term.
+    /// Returns the record to write for this term.
     pub fn record(&self, term: u64) -> Record {
         Record { term, ..self.record.clone() }
     }
@@ -258,7 +258,7 @@ impl Bench {
         let answer = self.store.request(&self.election, op.clone()).await;
         let answered = self.now();
         let mut held = self.held();
-        // Leave a margin of 1%, by which the clocks of the store and of this machine may differ.
+        // Leave a margin of 1% for the difference between the clocks of the store and of this machine.
         if held.is_some_and(|(since, length)| answered.since(since) >= length * 99 / 100) {
             self.is_late.store(true, Ordering::Relaxed);
         }
@@ -272,12 +272,13 @@ impl Bench {
         answer
     }
 
-    /// Reads the object, which must exist. A survey must return the same object, unless the survey cannot read the
-    /// other terms.
+    /// Reads the object, which must exist. Also checks that a survey returns the same object, unless the survey cannot
+    /// read the other terms.
     pub async fn see(&self) -> Verdict<Seen> {
         let read = self.ask(Op::Read).await;
         let surveyed = self.ask(Op::Survey).await;
-        // Compare the two only if a second read returns the same: the lease may have expired in the meantime.
+        // Compare the read and the survey only if a second read returns the same as the first: the lease may have
+        // expired in the meantime.
         if self.ask(Op::Read).await == read {
             match surveyed {
                 Ok(Reply::Surveyed { read: surveyed, .. }) => {
@@ -293,7 +294,7 @@ impl Bench {
         }
     }
 
-    /// Creates the record. If the record exists, replaces it. The lease is then free.
+    /// Creates the record, or replaces it if it exists. Afterwards, the lease is free.
     pub async fn create(&self) -> Verdict<Version> {
         let record = self.record(0);
         if self.ask(Op::Read).await.accepted("a read of the record")? == Reply::Read(Snapshot::Nothing) {
@@ -315,7 +316,7 @@ impl Bench {
         self.store.break_now(&self.election).await
     }
 
-    /// Acquires the lease on the current version.
+    /// Acquires the lease, on condition that the object has its current version.
     pub async fn acquire(&self, id: LeaseId) -> Result<Reply, StoreError> {
         match self.ask(Op::Read).await? {
             Reply::Read(Snapshot::Object { version, .. }) => self.acquire_at(id, &version).await,
@@ -323,7 +324,7 @@ impl Bench {
         }
     }
 
-    /// Acquires the lease on this version.
+    /// Acquires the lease, on condition that the object has this version.
     pub async fn acquire_at(&self, id: LeaseId, version: &Version) -> Result<Reply, StoreError> {
         self.ask(Op::Acquire { id, length: self.length, version: version.clone(), instead_of: None }).await
     }
@@ -343,7 +344,7 @@ impl Bench {
         self.ask(Op::Release { id }).await
     }
 
-    /// Replaces this version of the record with a record of the term.
+    /// Replaces this version of the record with the record for `term`.
     pub async fn write(&self, id: LeaseId, version: &Version, term: u64) -> Result<Reply, StoreError> {
         self.ask(Op::Write { id, version: version.clone(), record: self.record(term) }).await
     }
@@ -355,7 +356,7 @@ impl Bench {
         Ok(version)
     }
 
-    /// Waits until a lease that was just acquired or renewed has expired.
+    /// Waits until the lease has expired, if it has just been acquired or renewed.
     pub async fn outlive(&self) -> Verdict {
         self.wait_out(self.length).await;
         let gives_up = self.least() + self.patience;

@@ -9,8 +9,8 @@ use super::suite::{StoreBench, a, accepted, b, c, ensure_lost, job, record, vers
 use super::versioned::text;
 use crate::{Reading, VersionedObject};
 
-/// While a node waits for an earlier lease to expire, the lease that it holds itself may be longer than usual. To lead,
-/// the node acquires its lease again with the usual length.
+/// A node that waits for an earlier lease to expire may hold a longer lease than usual. Before it leads, the node
+/// acquires this lease again with the usual length.
 pub(super) async fn lease_expires_sooner_when_reacquired_for_less_time(bench: StoreBench) -> Verdict {
     let version = bench.create().await?;
     for length in [bench.store.lease_range().1, bench.length] {
@@ -102,7 +102,7 @@ pub(super) async fn reclaim_restarts_the_lease(bench: StoreBench) -> Verdict {
     Ok(())
 }
 
-/// A reclaim is lost even if an acquire would succeed, for example after a release.
+/// In these situations, a reclaim must fail even if an acquire would succeed, for example after a release.
 pub(super) async fn reclaim_is_lost_when_the_lease_ended_or_changed_hands(bench: StoreBench) -> Verdict {
     let version = bench.held_by(a()).await?;
     ensure_eq!(bench.release(a()).await, Ok(Reply::Done));
@@ -136,7 +136,7 @@ pub(super) async fn breaking_lease_is_free_after_the_period(bench: StoreBench) -
     let length = bench.store.lease_range().1;
     let op = Op::Acquire { id: a(), length, version: version.clone(), instead_of: None };
     ensure_eq!(bench.ask(op).await, Ok(Reply::Done));
-    // Long enough for a slow machine to read the lease before the period ends.
+    // This period is long enough for a slow machine to read the lease before it ends.
     let period = Duration::from_secs(5);
     ensure_eq!(bench.backend.break_lease(period).await, Ok(()));
     ensure_eq!(bench.see().await?.lease, LeaseState::Breaking);
@@ -149,7 +149,8 @@ pub(super) async fn breaking_lease_is_free_after_the_period(bench: StoreBench) -
     Ok(())
 }
 
-/// The holder of an expired lease could still renew it. After a break, the operator can be sure that the holder cannot.
+/// The holder of an expired lease can still renew it. After a break, the operator can be sure that this is no longer
+/// possible.
 pub(super) async fn break_of_an_expired_lease_takes_effect_at_once(bench: StoreBench) -> Verdict {
     let version = bench.held_by(a()).await?;
     bench.outlive().await?;
@@ -183,7 +184,7 @@ pub(super) async fn second_break_never_takes_longer(bench: StoreBench) -> Verdic
     ensure_eq!(bench.see().await?.lease, LeaseState::Breaking);
     bench.wait_out(period).await;
     ensure_eq!(bench.see().await?.lease, LeaseState::Broken);
-    // A second break may take effect sooner than the first.
+    // A second break with a shorter period takes effect sooner than the first one.
     ensure_eq!(bench.acquire(b()).await, Ok(Reply::Done));
     ensure_eq!(bench.backend.break_lease(period).await, Ok(()));
     ensure_eq!(bench.backend.break_lease(Duration::ZERO).await, Ok(()));
@@ -225,7 +226,7 @@ pub(super) async fn deleted_record_leaves_nothing_behind(bench: StoreBench) -> V
     ensure_eq!(bench.store.elections().await, Ok(vec![]));
     ensure_lost!(bench.renew(a()).await);
     ensure_lost!(bench.release(a()).await);
-    // For a request with a version, both errors are correct, and both make the host read again.
+    // If the request carries a version, either error is correct: both make the host read again.
     let acquire = Op::Acquire { id: b(), length: bench.length, version: old.clone(), instead_of: None };
     for answer in [bench.write(a(), &old, 1).await, bench.ask(acquire).await] {
         ensure!(matches!(answer, Err(StoreError::Lost(_) | StoreError::Conflict)), "{answer:?}");
@@ -238,7 +239,7 @@ pub(super) async fn deleted_record_leaves_nothing_behind(bench: StoreBench) -> V
     Ok(())
 }
 
-/// A client that receives no answer repeats the request, and so learns the outcome of its first attempt.
+/// A client that receives no answer repeats its request. This must tell the client the outcome of the first attempt.
 pub(super) async fn lost_answer_is_recovered_by_repeating_the_request(bench: StoreBench) -> Verdict {
     let version = bench.held_by(a()).await?;
     ensure_eq!(bench.acquire(a()).await, Ok(Reply::Done), "an acquire");
@@ -252,7 +253,7 @@ pub(super) async fn lost_answer_is_recovered_by_repeating_the_request(bench: Sto
     Ok(())
 }
 
-/// Sends each request again after the state has changed, as if the network had delayed it.
+/// Sends each request a second time after the state has changed, as if the network had delayed the request.
 pub(super) async fn late_requests_do_no_harm(bench: StoreBench) -> Verdict {
     let first = bench.held_by(a()).await?;
     let second = version_in!(bench.write(a(), &first, 1).await);

@@ -1,7 +1,7 @@
-//! The cases that need only one election and its lease, so that `baton doctor` can run them on a store in use. Each
-//! begins with [`Bench::create`], so that several can share an election.
+//! The cases that need only one election and its lease. `baton doctor` can run them on a store that is in use. Each
+//! case begins with [`Bench::create`], so that several cases can share an election.
 //!
-//! No request in a case has two reasons to fail. Otherwise, stores could report different reasons.
+//! In these cases, no request has two reasons to fail: stores could then report different errors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use bytes::Bytes;
 use super::bench::{Bench, Expect as _, Finding, LeaseEnd, POLL, Verdict, ensure, ensure_eq, version_of};
 use crate::{Listing, PlainObject, Reading, VersionedObject};
 
-/// The node whose announcement the cases write.
+/// The node for which the cases write an announcement.
 pub const NODE: &str = "node";
 
 pub(super) async fn acquired_lease_is_kept_and_renewed(bench: Arc<Bench>) -> Verdict {
@@ -33,7 +33,7 @@ pub(super) async fn held_lease_is_refused_to_another_id(bench: Arc<Bench>) -> Ve
     bench.renew(a).await.accepted("a renewal by the holder after a refused acquire").map(drop)
 }
 
-/// Simulates a client that did not receive the answer to its first request, and sends the request again.
+/// Simulates a client that sends its request again because it did not receive the answer to the first one.
 pub(super) async fn acquire_is_idempotent_for_its_id(bench: Arc<Bench>) -> Verdict {
     let [a, ..] = bench.ids;
     bench.held_by(a).await?;
@@ -55,7 +55,7 @@ pub(super) async fn reclaimed_lease_has_an_id_unknown_to_the_old_holder(bench: A
     bench.reclaim(a, b, &old).await.conflict("a reclaim at a replaced version", "If-Match")?;
     bench.reclaim(b, c, &new).await.lost("a reclaim of a lease that another id holds")?;
     bench.renew(a).await.accepted("a renewal by the holder after refused reclaims")?;
-    // The second reclaim is that of a client that did not receive the answer to the first reclaim.
+    // Reclaim twice, like a client that did not receive the answer to its first reclaim.
     for _ in 0..2 {
         bench.reclaim(a, b, &new).await.accepted("a reclaim")?;
         let seen = bench.see().await?;
@@ -157,7 +157,7 @@ pub(super) async fn object_is_written_only_at_its_version(bench: Arc<Bench>) -> 
     for object in VersionedObject::ALL {
         let write = async |version, content| store.write(object, election, version, content).await;
         let [first_content, content] = ["first", "second"].map(|text| Bytes::from_static(text.as_bytes()));
-        // An earlier attempt at this case may have created the object.
+        // An earlier run of this case may have created the object.
         let found = match store.read(object, election, None).await.accepted("a read of an object")? {
             Reading::Found(version, _) => Some(version),
             _ => None,
@@ -205,9 +205,9 @@ fn announcement(bench: &Bench) -> PlainObject {
     PlainObject::Announcement(bench.election.clone(), NODE.to_owned())
 }
 
-/// Polls until another id acquires the lease. Judges an early end by the upper bound on elapsed time, and a late end by
-/// the lower bound. A refusal proves that the lease was held when the attempt was sent, even if the refusal arrives
-/// late.
+/// Tries to acquire the lease under another id until that succeeds. Uses the upper bound on elapsed time to detect that
+/// the lease ended too early, and the lower bound to detect that it ended too late. A refusal proves that the lease was
+/// held when the attempt was sent, even if the refusal arrives late.
 pub(super) async fn renewed_lease_lasts_for_its_length(bench: Arc<Bench>) -> Verdict {
     let ([a, b, _], length) = (bench.ids, bench.length);
     let version = bench.held_by(a).await?;
@@ -234,7 +234,8 @@ pub(super) async fn renewed_lease_lasts_for_its_length(bench: Arc<Bench>) -> Ver
                 let _ = bench.lease_end.set(LeaseEnd {
                     held_for: refused.saturating_sub(ends),
                     free_within: polled.saturating_sub(ends),
-                    // If this machine was paused between the last two attempts, it is unknown when the lease ended.
+                    // If this machine was paused between the last two attempts, the time at which the lease ended is
+                    // not known precisely.
                     is_precise: polled.saturating_sub(refused.max(ends)) < POLL * 20,
                 });
                 return Ok(());
@@ -262,8 +263,8 @@ pub(super) async fn late_requests_are_lost_when_another_has_acquired(bench: Arc<
     bench.renew(b).await.accepted("a renewal by the new holder of an expired lease").map(drop)
 }
 
-/// The Azure emulator renews an expired lease for the last holder, even if the request contains another id. The store
-/// must not report this as a success.
+/// If a lease has expired, the Azure emulator renews it for the last holder even if the request contains another id.
+/// The store must not report this as a success.
 pub(super) async fn expired_lease_refuses_writes_and_other_ids(bench: Arc<Bench>) -> Verdict {
     let [a, b, _] = bench.ids;
     let version = bench.held_by(a).await?;

@@ -1,10 +1,11 @@
-//! The guarantees of a store on which the elector and the coordinators depend, as a list of cases: [`CHECKS`].
+//! The guarantees of a store that the elector and the coordinators depend on, as a list of test cases: [`CHECKS`].
 //!
-//! `baton doctor` runs the cases that need only an election of their own ([`Run::AtOnce`] and [`Run::AfterExpiry`]) on
-//! the store of a user. With the feature `conformance`, authors of stores run all cases in their tests, each on a store
-//! of its own: a backend implements [`LeaseStore`](crate::LeaseStore), [`ObjectStore`](crate::ObjectStore) and
-//! [`OperatorStore`](crate::OperatorStore), and `suite::run` panics with the findings. A `suite::Backend` defines how
-//! an operator breaks a lease and how time passes. See `examples/own_backend.rs`.
+//! `baton doctor` runs some of the cases on a user's store: those that need only an election of their own
+//! ([`Run::AtOnce`] and [`Run::AfterExpiry`]). With the feature `conformance`, authors of stores can run all cases in
+//! their tests, each on a separate store. Their store implements [`LeaseStore`](crate::LeaseStore),
+//! [`ObjectStore`](crate::ObjectStore) and [`OperatorStore`](crate::OperatorStore), and `suite::run` panics with the
+//! findings. A `suite::Backend` defines how an operator breaks a lease and how time passes. See
+//! `examples/own_backend.rs`.
 #![cfg_attr(feature = "conformance", allow(clippy::unwrap_used, reason = "the cases' own names are valid"))]
 
 mod bench;
@@ -28,11 +29,11 @@ pub use live::NODE;
 #[cfg(feature = "conformance")]
 use suite::StoreBench;
 
-/// A group of cases. It has a line in the report of `baton doctor`, if that command can run any of the cases.
+/// A group of cases. The report of `baton doctor` has a line for each group of which it can run at least one case.
 pub struct Check {
     /// Name of the group.
     pub name: &'static str,
-    /// The consequence if a store fails a case.
+    /// The consequence for users if a store fails a case.
     pub means: &'static str,
     /// The cases.
     pub cases: &'static [Case],
@@ -42,13 +43,13 @@ pub struct Check {
 pub struct Case {
     /// Name of the case.
     pub name: &'static str,
-    /// The guarantee, in words, for the report of `baton doctor`.
+    /// The guarantee that the case tests, in words, for the report of `baton doctor`.
     pub proves: &'static str,
-    /// The code, and what it needs.
+    /// The code of the case, and what it needs.
     pub run: Run,
 }
 
-/// A case's verdict, once it is known.
+/// A running case, which resolves to its verdict.
 pub type Running = Pin<Box<dyn Future<Output = Verdict> + Send>>;
 
 /// The code of a case.

@@ -10,7 +10,7 @@ use super::suite::{StoreBench, accepted};
 use super::versioned::{election, text};
 use crate::{Digest, ModuleStore as _, Reading};
 
-/// Larger than any store reads in one request, and not a multiple of any store's request size.
+/// Larger than the largest part that any store reads in one request, and not a multiple of such a part.
 const LARGE: usize = (20 << 20) + 12_345;
 
 pub(super) async fn first_content_of_a_module_is_kept(bench: StoreBench) -> Verdict {
@@ -18,7 +18,7 @@ pub(super) async fn first_content_of_a_module_is_kept(bench: StoreBench) -> Verd
     let digest = Digest::of(b"first");
     ensure_eq!(store.get_module(&digest, 100).await, Ok(None));
     accepted!(store.put_module(&digest, text("first")).await);
-    // Other content must not replace the module, because other clients may be reading it.
+    // A put with other content must not replace the module, because other clients may be reading it.
     accepted!(store.put_module(&digest, text("other")).await);
     ensure_eq!(store.get_module(&digest, 100).await, Ok(Some(text("first"))));
     ensure_eq!(store.get_module(&Digest::of(b"another"), 100).await, Ok(None));
@@ -45,8 +45,8 @@ pub(super) async fn large_module_is_kept_whole(bench: StoreBench) -> Verdict {
     let content = large(251);
     let digest = Digest::of(&content);
     accepted!(store.put_module(&digest, content.clone()).await);
-    // The first limit is a power of two, and so a multiple of any store's request size. The others are close to the
-    // size of the module.
+    // The first limit is a power of two, and therefore a multiple of every store's request size. The others are close
+    // to the size of the module.
     for limit in [16 << 20, LARGE - 1, LARGE, LARGE + 1] {
         let found = accepted!(store.get_module(&digest, limit as u64).await).unwrap_or_default();
         ensure!(found == content[..limit.min(LARGE)], "{} bytes of {limit} came back", found.len());
@@ -152,7 +152,7 @@ pub(super) async fn elections_are_separate(bench: StoreBench) -> Verdict {
     Ok(())
 }
 
-/// Uses ids with unusual characters, and ids that could collide with other names.
+/// Tests ids with unusual characters, and ids that could be confused with other names.
 pub(super) async fn any_node_id_has_its_own_announcement(bench: StoreBench) -> Verdict {
     let store = &bench.store;
     let job = election("places");

@@ -19,13 +19,13 @@ use crate::{Intercept, Interceptor, Store, StoreAnswer, StoreCall};
 pub trait Backend: Send + Sync {
     /// Opens a handle to the store for another host.
     fn open(&self) -> Arc<dyn Store>;
-    /// Breaks the lease on the election `job` once `period` has elapsed, on behalf of an operator who has no id.
+    /// Breaks the lease of the election `job` after `period`, on behalf of an operator who does not know the lease id.
     async fn break_lease(&self, period: Duration) -> Result<(), StoreError>;
     /// Deletes the election `job`.
     async fn delete(&self);
     /// Waits until `time` has passed on the store's clock.
     async fn wait_out(&self, time: Duration);
-    /// The time on the store's clock, if that clock moves only in [`Backend::wait_out`].
+    /// Returns the time on the store's clock, if that clock advances only in [`Backend::wait_out`].
     fn set_time(&self) -> Option<Duration> {
         None
     }
@@ -34,13 +34,13 @@ pub trait Backend: Send + Sync {
 /// Runs all cases at the same time, each on a store created by `make`. See [`findings`].
 ///
 /// # Panics
-/// With the findings, if a case has not passed.
+/// Panics with the findings if a case has not passed.
 pub async fn run<B: Backend + 'static>(make: impl AsyncFn() -> B) {
     let findings = findings(make, |_| true).await;
     assert!(findings.is_empty(), "{} cases failed:\n{}", findings.len(), findings.join("\n"));
 }
 
-/// Runs the cases of the checks that `takes` accepts by name, each on a store created by `make`. Returns a line for
+/// Runs the cases of each check whose name `takes` accepts, each case on a store created by `make`. Returns a line for
 /// each case that has not passed.
 pub async fn findings<B: Backend + 'static>(make: impl AsyncFn() -> B, takes: impl Fn(&str) -> bool) -> Vec<String> {
     let mut running = JoinSet::new();
@@ -77,9 +77,9 @@ impl StoreBench {
         Self::with_handle(store, Arc::new(backend))
     }
 
-    /// Creates the bench of a store that the cases use through this handle.
+    /// Creates the bench of a store. The cases use the store through this handle.
     pub fn with_handle(store: Arc<dyn Store>, backend: Arc<dyn Backend>) -> Self {
-        // Short, but long enough that the lease does not expire while a slow machine runs a case.
+        // Short, but long enough for a slow machine to run a case before the lease expires.
         let length = store.lease_range().0.max(Duration::from_secs(6));
         let passage = Arc::new(BackendTime(Arc::clone(&backend)));
         let bench = Bench::new(persistent(store), job(), length, [a(), b(), c()], record(0), passage);
@@ -91,8 +91,8 @@ impl StoreBench {
         persistent(self.backend.open())
     }
 
-    /// Waits for slightly more than half of a case's lease. Two of these waits are longer than the lease. After one
-    /// wait, the lease is still held, even on a slow machine.
+    /// Waits for slightly more than half of the length of a lease. After one wait, the lease is still held, even on a
+    /// slow machine. Two waits together are longer than the lease.
     pub async fn most_of_it(&self) {
         self.wait_out(self.length / 2 + Duration::from_millis(500)).await;
     }
@@ -119,7 +119,8 @@ impl Passage for BackendTime {
     }
 }
 
-/// Returns a handle that repeats a request while the store is busy. A busy store has not carried out the request.
+/// Returns a handle that repeats a request if the store is busy. A store that reports it is busy has not carried out
+/// the request.
 pub fn persistent(store: Arc<dyn Store>) -> Arc<dyn Store> {
     Arc::new(Intercept { store, interceptor: WhileLocked })
 }
@@ -177,7 +178,7 @@ pub fn c() -> LeaseId {
     LeaseId::from_random(0xc)
 }
 
-/// The election of every case.
+/// The election that the cases use.
 pub fn job() -> ElectionName {
     ElectionName::new("job").unwrap()
 }

@@ -48,8 +48,8 @@ pub(super) async fn recreated_record_has_no_mark(bench: StoreBench) -> Verdict {
     Ok(())
 }
 
-/// Returns the answer to a recall. Also checks that a survey returns the same term, together with the version of the
-/// steering object.
+/// Returns the answer to a recall. Also checks that a survey returns the same term, and the version of the steering
+/// object.
 async fn recall(store: &dyn Store) -> Verdict<Result<Term, StoreError>> {
     let recalled = match store.request(&job(), Op::Recall).await {
         Ok(Reply::Term(term)) => Ok(term),
@@ -75,7 +75,7 @@ async fn announce(store: &dyn Store, election: &ElectionName, node: &str, term: 
     Ok(())
 }
 
-/// Writes a state of `size` bytes that `term` has claimed.
+/// Writes a state of `size` bytes that is claimed by `term`.
 async fn claim(store: &dyn Store, term: Term, size: usize) -> Verdict {
     let entries = BTreeMap::from([("key".to_owned(), Bytes::from(vec![7; size]))]);
     let change = |_| Ok::<_, EditError>(Document { term, entries: entries.clone(), ..Document::default() });
@@ -88,7 +88,7 @@ pub(super) async fn recall_names_the_highest_term_in_the_store(bench: StoreBench
     let store = bench.open();
     let store = store.as_ref();
     ensure_eq!(recall(store).await?, Ok(0), "there is nothing");
-    // The terms of elections whose names share a prefix with this one do not count.
+    // Terms of other elections do not count, even if the elections' names share a prefix with this one's.
     for other in ["jo", "job-2", "jobs"] {
         let other = ElectionName::new(other).unwrap();
         announce(store, &other, "web-1-0", 99).await?;

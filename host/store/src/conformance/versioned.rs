@@ -45,7 +45,7 @@ async fn race(bench: &StoreBench, object: VersionedObject) -> Verdict {
             writers.spawn(async move {
                 let content = text(&format!("{round} {writer}"));
                 loop {
-                    // A busy store has not written anything, as the read at the end of the round confirms.
+                    // A busy store has not written anything. The read at the end of the round checks this.
                     match store.write(object, &job, expected.as_ref(), content.clone()).await {
                         Err(StoreError::Unknown(_)) => {}
                         answer => return (content, answer),

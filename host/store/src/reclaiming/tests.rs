@@ -14,7 +14,7 @@ use crate::witness::tests::Runner;
 
 const D: Duration = Duration::from_secs(15);
 
-/// A machine, and a store on another machine. Each host has its own handle to the store.
+/// A machine with hosts, and a store on another machine. Each host uses its own handle to the store.
 struct Machine {
     folder: TempDir,
     store: MemoryStore,
@@ -33,8 +33,9 @@ impl Machine {
         self.leases().join(format!("{incarnation}-job"))
     }
 
-    /// A host that has just started, and the lock file that keeps it alive. The host waits for its disk without a
-    /// limit, because other tests may make the disk slower than a real host would tolerate.
+    /// Returns a newly started host, and its lock file. The host counts as alive until all copies of the `Arc` have
+    /// been dropped. It has no timeout for its disk: other tests may slow the disk down more than a real host would
+    /// tolerate.
     fn host(&self, incarnation: &str) -> (Reclaiming, Arc<LockFile>) {
         let (store, lock_file) =
             (Arc::new(self.store.clone()), Arc::new(LockFile::make(&self.leases(), incarnation).unwrap()));
@@ -43,7 +44,7 @@ impl Machine {
         (host, lock_file)
     }
 
-    /// A host that leads in term 1, under the lease id `number`.
+    /// Returns a host that leads in term 1, under the lease id `number`.
     async fn leader(&self, incarnation: &str, number: u128) -> (Reclaiming, Arc<LockFile>) {
         let (host, lock_file) = self.host(incarnation);
         let created =
@@ -84,8 +85,8 @@ fn record(term: u64, incarnation: &str) -> Record {
     }
 }
 
-/// Returns the result of a survey. Asserts that a read just before the survey shows the same state, or a lease that is
-/// still held.
+/// Returns the result of a survey. Also reads just before the survey. Asserts that the read has the same result, or
+/// shows the lease as still held.
 async fn see(host: &Reclaiming) -> (LeaseState, Version) {
     let (read, surveyed) = (host.request(&job(), Op::Read).await, host.request(&job(), Op::Survey).await);
     match (read, surveyed) {
@@ -110,8 +111,8 @@ fn reclaim(version: Version) -> Op {
     Op::Reclaim { from: id(1), id: id(2), version }
 }
 
-/// Waits until the lease is reclaimable. This may take a moment: if another test starts a program at the same time, the
-/// program briefly has copies of all descriptors, and so keeps the locks.
+/// Waits until the lease is reclaimable. This may take a moment: if another test starts a program at this time, the
+/// program briefly holds copies of all descriptors, and thereby the locks.
 async fn is_reclaimable(host: &Reclaiming, number: u128) -> Version {
     let mut patience = Patience::default();
     loop {
@@ -169,7 +170,7 @@ async fn only_one_of_several_hosts_reclaims_the_lease() {
     assert_eq!(machine.store.request(&job(), reclaim(3, 4)).await, Err(StoreError::Conflict));
 }
 
-/// Two hosts have added their ids to the note, but their requests did not reach the store.
+/// The note also contains the ids of two other hosts. Their requests never reached the store.
 #[tokio::test]
 async fn lease_is_reclaimed_under_any_noted_id() {
     let machine = Machine::new();
@@ -208,14 +209,14 @@ async fn reclaim_fails_when_another_client_held_the_lease() {
     drop(machine.leader("alpha", 1).await);
     let (beta, _beta) = machine.host("beta");
     let version = is_reclaimable(&beta, 1).await;
-    // A client on another machine breaks the lease and acquires it, but does not write a record.
+    // A client on another machine breaks the lease and acquires it, but writes no record.
     machine.store.break_now(&job()).await.unwrap();
     let acquire = Op::Acquire { id: id(9), length: D, version: version.clone(), instead_of: None };
     assert_eq!(machine.store.request(&job(), acquire).await, Ok(Reply::Done));
     is_reclaimable(&beta, 1).await;
     let answer = beta.request(&job(), reclaim(version)).await;
     assert!(matches!(answer, Err(StoreError::Lost(_))), "{answer:?}");
-    // The note already contains the fresh id, but this host does not try the ids again.
+    // By now, the note also contains the fresh id. This host nevertheless does not try the ids again.
     assert_eq!(see(&beta).await.0, LeaseState::Held);
 }
 
@@ -258,7 +259,7 @@ async fn lease_stays_held_when_note_is_foreign_or_damaged() {
             fs::remove_file(path).unwrap();
             symlink(elsewhere, path).unwrap();
         }),
-        // Opening a pipe for reading would block, since nobody writes to it.
+        // Nobody writes to this pipe, so opening it for reading would block.
         ("a pipe", |_, path| {
             fs::remove_file(path).unwrap();
             mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
@@ -338,7 +339,7 @@ async fn note_is_removed_before_its_lease_is_released() {
     assert!(!machine.note("alpha").exists(), "it goes while the record is marked");
     alpha.note(&job(), id(1)).await;
     assert!(machine.note("alpha").exists());
-    // The request never arrives, but the host cannot know that.
+    // The request never reaches the store, but the host cannot know that.
     machine.store.fail_next(crate::memory::Fault::LoseRequest);
     assert!(alpha.request(&job(), Op::Release { id: id(1) }).await.is_err());
     assert!(!machine.note("alpha").exists());

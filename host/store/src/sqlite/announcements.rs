@@ -1,8 +1,8 @@
 //! The announcements of nodes: `DIR/nodes/ELECTION/NODE.json`.
 //!
-//! Each announcement is a file that a rename replaces atomically, so that a reader needs no lock. If announcements were
-//! in a database, a host that freezes while it announces itself would keep a lock, and no other node could read the
-//! highest announced term to take over.
+//! Each announcement is a file that is replaced atomically by a rename, so that readers need no lock. In a database, a
+//! host that freezes while it announces itself would keep a lock. Other nodes could then not read the highest announced
+//! term, and could not take over.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -24,18 +24,19 @@ use baton_base::clock::wall;
 
 /// The folder's name inside the store's folder.
 pub(super) const FOLDER: &str = "nodes";
-/// The content of the folder, for error messages.
+/// Description of the folder's content, for error messages.
 const KEEPS: &str = "the terms that nodes have announced";
 const SUFFIX: &str = ".json";
-/// Suffix of an incomplete file's name, after the node's id and a random number.
+/// Suffix of the name of an incomplete file. It follows the node's id and a random number.
 const UNFINISHED: &str = ".new";
-/// Maximum length of a node's id, in bytes. With either suffix, the file name fits into the limit of 255 bytes.
+/// Maximum length of a node's id, in bytes. Even with the longest suffix, the file name stays within the limit of 255
+/// bytes.
 const LONGEST_NODE: usize = 200;
 
-/// Age from which an incomplete file counts as left behind: its writer must have been killed.
+/// Age from which an incomplete file counts as left behind, because its writer must have been killed.
 const LEFT: Duration = Duration::from_secs(60);
-/// Size of a buffer for the names of 1000 nodes, in bytes. One system call reads all of them while the kernel keeps the
-/// folder locked.
+/// Size of the buffer for file names, in bytes. It has room for 1000 nodes. One system call reads all of these names,
+/// during which the kernel keeps the folder locked.
 const NAMES: usize = 256 << 10;
 
 /// The announcements of all elections. Each method may block for as long as the file system does.
@@ -44,7 +45,7 @@ pub(super) struct Announcements {
 }
 
 impl Announcements {
-    /// Creates a handle to the announcements in `folder`, an absolute path. Does not access the disk yet.
+    /// Creates a handle to the announcements in `folder`, an absolute path. Does not yet access the disk.
     pub fn new(folder: PathBuf) -> Self {
         Self { folder }
     }
@@ -58,7 +59,7 @@ impl Announcements {
             error => self.unreadable(error),
         })?;
         rights::refuse_open_folder(&self.folder)?;
-        // Leftover files are harmless.
+        // Ignore errors, since leftover files do no harm.
         let _ = tidy_up(&folder);
         Ok(())
     }
@@ -77,7 +78,7 @@ impl Announcements {
                 rights::give(&file, &of_election)?;
                 let mut file = File::from(file);
                 file.write_all(content)?;
-                // The announced term must survive a power failure, and so must the folders above the file.
+                // The announced term must survive a power failure. So must the folders that contain the file.
                 file.sync_all()?;
                 rustix::fs::renameat(&folder, &unfinished, &folder, file_name_of(node))?;
                 rustix::fs::fsync(&folder)?;
@@ -111,8 +112,8 @@ impl Announcements {
         let Some(folder) = self.open_election(election)? else { return Ok(Vec::new()) };
         let mut listed = Vec::new();
         for node in self.nodes(&folder, election)? {
-            // `None` if the node has withdrawn the announcement since, or if the name belongs to a folder or a symbolic
-            // link.
+            // The size is `None` if the node has withdrawn the announcement since, or if the name belongs to a folder
+            // or a symbolic link.
             let size = open_file(&folder, &node).and_then(|file| file.map(|file| size_of(&file)).transpose());
             let size = size.map_err(|error| failed(&self.file(election, &node), "cannot be read", &error))?;
             listed.extend(size.map(|size| (node, size)));
@@ -128,8 +129,8 @@ impl Announcements {
 
     /// Returns the nodes whose announcements are in an election's folder, sorted by name.
     ///
-    /// On some file systems (tmpfs), a listing can miss a file that a rename replaces at the same time. So this method
-    /// lists the folder again until it finds no new name.
+    /// On some file systems (tmpfs), a listing can miss a file while a rename replaces it. So this method lists the
+    /// folder again until it finds no new name.
     fn nodes(&self, folder: &OwnedFd, election: &ElectionName) -> Result<BTreeSet<String>, StoreError> {
         let cannot = |error: io::Error| failed(&self.folder.join(election.as_str()), "cannot be read", &error);
         let mut found = BTreeSet::new();
@@ -174,7 +175,7 @@ impl Announcements {
         }
     }
 
-    /// Opens the folder. A missing folder is an error: a node may have announced a term in it.
+    /// Opens the folder. It is an error if the folder does not exist, because a node may have announced a term in it.
     fn open(&self) -> Result<OwnedFd, StoreError> {
         let folder = open_folder(CWD, &self.folder).map_err(|error| self.unreadable(error))?;
         rights::refuse_open_folder(&self.folder)?;
@@ -208,7 +209,7 @@ fn open_folder(at: impl AsFd, path: impl Arg) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat(at, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Opens a node's announcement. Returns `None` if there is no regular file with its name. Never blocks on a pipe.
+/// Opens a node's announcement. Returns `None` if there is no regular file with this name. Never blocks on a pipe.
 fn open_file(folder: &OwnedFd, node: &str) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(folder, file_name_of(node), flags, Mode::empty()) {
@@ -255,14 +256,14 @@ fn tidy_up(nodes: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// True if a file has not changed for longer than `LEFT`: if it is incomplete, its writer must have been killed.
+/// True if a file has not changed for longer than `LEFT`. If the file is incomplete, its writer must have been killed.
 fn is_old(found: Stat) -> bool {
     u64::try_from(found.st_mtime).is_ok_and(|changed| changed + LEFT.as_secs() < wall().as_secs())
 }
 
 /// Returns the names in a folder. Skips names that are not UTF-8, because Baton never writes them.
 fn names(folder: &OwnedFd) -> io::Result<Vec<String>> {
-    // Open a new descriptor, whose position is at the first name.
+    // Open the folder again: a new descriptor starts at the first name.
     let folder = open_folder(folder, ".")?;
     let mut room = Vec::with_capacity(NAMES);
     let mut entries = RawDir::new(folder, room.spare_capacity_mut());
@@ -273,13 +274,14 @@ fn names(folder: &OwnedFd) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// True if an announcement of this node can have a file name. Baton's own ids have at most 128 printable ASCII
-/// characters.
+/// True if the id can be part of a file name. The ids of Baton's own nodes always can: they have at most 128 printable
+/// ASCII characters.
 fn is_id(node: &str) -> bool {
     !node.is_empty() && node.len() <= LONGEST_NODE && !node.contains(char::is_control)
 }
 
-/// Replaces `/` with a single character: with escape sequences, the longest id would not fit into a file name.
+/// Replaces each `/` with another single character. With escape sequences, the longest id would not fit into a file
+/// name.
 fn stem_of(node: &str) -> String {
     node.replace('/', "\u{1}")
 }
@@ -332,7 +334,7 @@ mod tests {
             assert_eq!(store.get(&job(), node, 9), Ok(None), "{node}");
         }
         assert_eq!(store.get(&job(), "a", 0), Ok(Some(Bytes::new())));
-        // A node's announcement replaces a pipe that has its file name.
+        // A pipe has the file name that the announcement needs. The announcement replaces it.
         store.put(&job(), "pipe", b"2").unwrap();
         assert_eq!(store.get(&job(), "pipe", 9), Ok(Some(Bytes::from_static(b"2"))));
         assert!(matches!(

@@ -1,7 +1,7 @@
-//! Batches: requests of one kind that share a transaction.
+//! Batches of requests of the same kind, which share a transaction.
 //!
-//! Waking a thread, locking a file and syncing a commit cost as much for one request as for many. So requests that
-//! arrive during a transaction share the next one.
+//! Waking a thread, locking a file and syncing a commit cost as much for one request as for many. So all requests that
+//! arrive during a transaction share the next transaction.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,13 +12,13 @@ use tokio::sync::{Semaphore, oneshot};
 use super::database::{Database, Intent, Step};
 use super::{Databases, SqliteStore};
 
-/// The queue for the file that was last found at the path. Another file needs a new queue, because requests to the
-/// replaced file may hang forever.
+/// The queue for the file that was last found at the path. If another file is found, it needs a new queue, because
+/// requests to the old file may hang forever.
 pub(super) struct Batches<Q, A>(Mutex<(u64, Arc<Queue<Q, A>>)>);
 
 pub(super) struct Queue<Q, A> {
     pub waiting: Mutex<Vec<PendingRequest<Q, A>>>,
-    /// The request that holds this permit carries out all waiting requests.
+    /// Permit to carry out all waiting requests. One of these requests holds it.
     pub turn: Arc<Semaphore>,
 }
 
@@ -54,7 +54,7 @@ impl<Q, A> Batches<Q, A> {
 impl<Q, A> Queue<Q, A> {
     fn add(&self, waiting: PendingRequest<Q, A>) {
         let mut all = lock(&self.waiting);
-        // Requests whose callers have given up must not pile up while the disk hangs.
+        // Drop requests whose callers have given up, so that they do not pile up while the disk hangs.
         all.retain(|waiting| !waiting.is_given_up());
         all.push(waiting);
     }
@@ -75,13 +75,13 @@ impl<Q, A> PendingRequest<Q, A> {
     }
 
     fn answer(self, answer: Result<A, StoreError>) {
-        // The caller may have given up.
+        // This fails if the caller has given up.
         let _ = self.answer.send(answer);
     }
 }
 
 impl SqliteStore {
-    /// Carries out a request, together with all other requests that are then waiting.
+    /// Carries out a request, together with all other requests that are waiting when its turn comes.
     pub(super) async fn together<Q: Send + 'static, A: Send + 'static>(
         &self,
         queue: Arc<Queue<Q, A>>,
@@ -93,8 +93,8 @@ impl SqliteStore {
         tokio::select! {
             biased;
             answer = &mut answered => return answer.unwrap_or_else(|_| Err(cut_off())),
-            // The thread keeps the permit even if the caller has given up. The semaphore is never closed, so there is
-            // always a permit.
+            // The thread keeps the permit even if the caller has given up. `acquire_owned` fails only if the semaphore
+            // is closed, which never happens.
             turn = Arc::clone(&queue.turn).acquire_owned() => {
                 self.blocking(move |shared| {
                     let _turn = turn;
@@ -110,7 +110,7 @@ impl SqliteStore {
 
 impl Database {
     /// Carries out all requests in one transaction, and answers them. If the transaction fails because of the file,
-    /// tries each request separately: the fault may affect only one of them.
+    /// tries each request separately, because the fault may affect only one of them.
     pub fn transact_all<Q, A>(
         &self,
         access: Intent,
@@ -118,7 +118,7 @@ impl Database {
         step: &impl Fn(&Connection, &PendingRequest<Q, A>) -> Step<A>,
     ) {
         let carried_out = self.transact(access, |db| {
-            // An unreadable row fails only the request for that row's election.
+            // If a row cannot be read, only the request for that row's election fails.
             let each = |waiting| step(db, waiting).or_else(|error| self.unreadable(error).map(Err));
             all.iter().map(each).collect::<rusqlite::Result<Vec<_>>>().map(Ok)
         });

@@ -1,4 +1,4 @@
-//! The boot clock, and the identity that shows if two readings can be compared.
+//! The boot clock, and its identity, which shows whether two times can be compared.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -10,29 +10,32 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::witness::boot_id;
 use baton_base::clock::Clock;
 
-/// A boot clock and its identity. Readings of two boot clocks are comparable only if both parts of the identity are
-/// equal: containers on one machine may have time namespaces that shift the clock.
+/// A boot clock and its identity. Times from two boot clocks can be compared only if both parts of the identity are
+/// equal. The boot id alone is not enough, because containers on one machine may have time namespaces that shift the
+/// clock.
 #[derive(Clone)]
 pub struct BootClock {
     /// The kernel's random id of this boot.
     pub id: String,
     /// The time namespace.
     pub time_namespace: String,
-    /// The time since boot, including suspends. It never goes back.
+    /// Returns the time since boot, including suspends. It never goes backwards.
     pub clock: Arc<dyn Fn() -> Duration + Send + Sync>,
-    /// The lower bound on elapsed time ([`Clock::least`]). Comparable only with other readings in this process.
+    /// Returns the lower bound on elapsed time ([`Clock::least`]). Can be compared only with other values in this
+    /// process.
     pub least: Arc<dyn Fn() -> Duration + Send + Sync>,
 }
 
 impl BootClock {
     /// Returns the boot clock of this machine, as this process sees it.
     pub fn current() -> Self {
-        // An unknown identity never equals another one, so this store has to watch each lease to measure it.
+        // An unknown identity never equals another one. So this store has to watch each lease to measure it.
         let unknown = || format!("unknown-{}-{:?}", std::process::id(), boot_time());
         let id = boot_id();
         let time_namespace = match std::fs::read_link("/proc/self/ns/time") {
             Ok(link) => link.to_string_lossy().into_owned(),
-            // The kernel has no time namespaces. If `/proc` were missing, the id would be unknown, too.
+            // The kernel does not support time namespaces. The reason cannot be that `/proc` is missing, because then
+            // the boot id would also be unknown.
             Err(error) if error.kind() == ErrorKind::NotFound && id.is_some() => "none".to_owned(),
             Err(_) => unknown(),
         };

@@ -1,4 +1,4 @@
-//! A database file of the store, and transactions on the file that is currently at its path.
+//! A database of the store, and transactions on the file that is currently at its path.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -23,15 +23,15 @@ pub(super) fn files_in(dir: &Path) -> impl Iterator<Item = PathBuf> {
 /// A path, and the file that was last found at it.
 pub(super) struct Database {
     path: PathBuf,
-    /// The content of the database, for error messages.
+    /// Description of the database's content, for error messages.
     keeps: &'static str,
     schema: &'static str,
     /// Timeout for a request that waits for another client's transaction.
     busy: Duration,
-    /// The file that was last found at the path. Kept after the file has left the path, until another file is found
+    /// The file that was last found at the path. It is kept after it has left the path, until another file is found
     /// there, so that a renewal notices the change.
     file: Mutex<Option<Arc<File>>>,
-    /// The number of files that have been found at the path.
+    /// The number of different files found at the path so far.
     files: watch::Sender<u64>,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Database {
 pub(super) enum Intent {
     Read,
     Write,
-    /// Writes on behalf of a holder, whose lease is valid only in the file in which it was acquired.
+    /// Write on behalf of a lease holder. The lease is valid only in the file in which it was acquired.
     Holder,
 }
 
@@ -47,7 +47,7 @@ pub(super) enum Intent {
 pub(super) type Step<T> = rusqlite::Result<Result<T, StoreError>>;
 
 impl Database {
-    /// Creates a handle to the database at an absolute path. Does not access the disk yet.
+    /// Creates a handle to the database at an absolute path. Does not yet access the disk.
     pub fn new(path: PathBuf, keeps: &'static str, schema: &'static str, busy: Duration) -> Self {
         Self { path, keeps, schema, busy, file: Mutex::default(), files: watch::Sender::default() }
     }
@@ -66,13 +66,13 @@ impl Database {
                 answer
             }
             Ok(None) => Err(self.moved(access)),
-            // Drop the connection: after an error, its state is unknown.
+            // Do not reuse the connection: after an error, its state is unknown.
             Err(error) => Err(file::unless_moved(&self.path, &error).unwrap_or_else(|| self.moved(access))),
         }
     }
 
-    /// Turns an error about a single row into the answer to a request. Passes on an error that affects the whole
-    /// database.
+    /// Turns an error that affects only one row into the answer to the request. Returns any other error, which affects
+    /// the whole database.
     pub fn unreadable(&self, error: rusqlite::Error) -> rusqlite::Result<StoreError> {
         match error.sqlite_error_code() {
             None => Ok(file::store_error(&self.path, &error)),
@@ -96,20 +96,20 @@ impl Database {
         Ok(file)
     }
 
-    /// Returns a watch on the number of files that have been found at the path. Does not block.
+    /// Returns a watch on the number of different files found at the path so far. Does not block.
     pub fn files(&self) -> watch::Receiver<u64> {
         self.files.subscribe()
     }
 
-    /// Asks the kernel to report when the file may have left its path. Returns true if the file has already left the
-    /// path.
+    /// Asks the kernel to report when the file may have been moved away from its path. Returns true if this has already
+    /// happened.
     pub fn watch_moves(&self, watches: &Watches) -> bool {
         let file = self.last_found().clone();
         file.is_some_and(|file| file.watch_moves(watches))
     }
 
-    /// Asks the kernel to report moves of the file and each write to it. Returns false if the kernel cannot, or if no
-    /// file has been found yet.
+    /// Asks the kernel to report each write to the file, and when the file is moved. Returns false if the kernel cannot
+    /// do this, or if no file has been found yet.
     pub fn watch_changes(&self, watches: &Watches) -> bool {
         let file = self.last_found().clone();
         file.is_some_and(|file| file.watch_changes(watches))
@@ -128,10 +128,10 @@ impl Database {
     }
 }
 
-/// Returns the error for a missing part of the store. `keeps` names the content of the part.
+/// Returns the error for a missing part of the store. `keeps` describes the content of the part.
 ///
-/// Only the start of a host or a push creates the part again. If a running host created it, the part's content, such as
-/// the suspension of an election, would be lost silently.
+/// A running host does not create the part again, because the loss of its content, such as the suspension of an
+/// election, would go unnoticed. The part is created again only when a host starts, or by a push.
 pub(super) fn missing(path: &Path, keeps: &str, was_there: bool) -> StoreError {
     const MAKES: &str = "start a host or run `baton push` to create";
     let is_part = path.parent().is_some_and(|dir| files_in(dir).any(|other| other != *path));

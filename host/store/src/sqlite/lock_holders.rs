@@ -5,11 +5,11 @@ use std::path::Path;
 
 use rustix::fs::{Dev, major, minor, stat};
 
-/// The bytes that SQLite locks: one (PENDING) for a writer that waits for readers, one (RESERVED) for a writer, and 510
-/// (SHARED) for readers. <https://sqlite.org/fileformat.html#the_lock_byte_page>
+/// The range of bytes that SQLite locks: one byte (PENDING) for a writer that waits for readers, one (RESERVED) for a
+/// writer, and 510 (SHARED) for readers. <https://sqlite.org/fileformat.html#the_lock_byte_page>
 const LOCKED: std::ops::RangeInclusive<u64> = 0x4000_0000..=0x4000_01ff;
 
-/// Maximum number of processes in a message.
+/// Maximum number of processes named in a message.
 const MOST: usize = 4;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,8 +18,8 @@ struct Holder {
     writes: bool,
 }
 
-/// Describes the other processes that lock the database at this path, for example `process 42 (baton) writes to it`.
-/// Returns `None` if the kernel lists no process; it does not list processes in other containers.
+/// Describes the other processes that hold a lock on the database at this path, for example `process 42 (baton) writes
+/// to it`. Returns `None` if the kernel lists no such process. The kernel does not list processes in other containers.
 pub(super) fn described(path: &Path) -> Option<String> {
     let found = stat(path).ok()?;
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
@@ -48,7 +48,7 @@ fn holders(locks: &str, device: Dev, inode: u64) -> Vec<Holder> {
             None => found.push(Holder { pid, writes: kind == "WRITE" }),
         }
     }
-    // Put a writer first, because the other processes wait for it.
+    // Put a writer first, because the other processes are waiting for it.
     found.sort_by_key(|holder| !holder.writes);
     found
 }

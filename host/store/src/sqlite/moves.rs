@@ -1,5 +1,5 @@
-//! Detects at once that the lease database was removed, replaced or moved. The next renewal would also detect it, but a
-//! host whose leases are gone, or were replaced by an older copy, should not wait that long.
+//! Detects at once when the lease database is removed, replaced or moved. The next renewal would also detect this. But
+//! if a host's leases are gone, or an older copy has replaced them, the host should not continue until then.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,8 @@ pub(super) struct MoveWatch {
     looked: Mutex<HashMap<ElectionName, Look>>,
 }
 
-/// The number of the file that was last checked for an election, and the number of file events received by then.
+/// The number of the file that was last checked for an election, and the number of file events that had been received
+/// by then.
 type Look = (u64, u64);
 
 impl MoveWatch {
@@ -33,8 +34,8 @@ impl MoveWatch {
 }
 
 impl SqliteStore {
-    /// Resolves when the lease database is no longer at its path, once for each event that the kernel reports. Cancel
-    /// safe.
+    /// Resolves when the kernel reports an event after which the lease database is no longer at its path. Each event
+    /// resolves one call. Cancel safe.
     pub(super) async fn leases_moved(&self, election: &ElectionName) {
         let moves = &self.shared.moves;
         let events = &moves.events;
@@ -50,7 +51,7 @@ impl SqliteStore {
                     return;
                 }
             }
-            // `self` owns both senders, so neither channel can close.
+            // `self` owns both senders, so the channels cannot close.
             tokio::select! {
                 _ = files.changed() => {}
                 _ = heard.changed() => {}

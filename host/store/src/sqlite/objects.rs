@@ -1,8 +1,8 @@
 //! The tables for everything except the leases.
 //!
-//! State has its own file, so that no commit delays a renewal. Modules have their own file, because a client that
-//! writes a large module locks out all readers until the disk is done, and every node reads control objects every few
-//! seconds. History has its own file, so that nothing more important waits for it.
+//! State has its own file, so that no commit delays a renewal. Modules have their own file: a client that writes a
+//! large module locks out all readers of the file until the disk is done, and every node reads control objects every
+//! few seconds. History has its own file, so that nothing more important has to wait for it.
 
 use async_trait::async_trait;
 use baton_election::{ElectionName, StoreError, Version};
@@ -156,7 +156,7 @@ impl ObjectStore for SqliteStore {
                             db.prepare_cached("SELECT digest, length(content), stored FROM module ORDER BY digest")?;
                         let modules =
                             modules.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get(1)?, row.get(2)?)))?;
-                        // Skips rows that Baton could not have written.
+                        // Skip rows that Baton could not have written.
                         modules
                             .filter_map(|row| {
                                 row.map(|(digest, size, stored)| module(&digest, size, stored)).transpose()
@@ -224,8 +224,8 @@ impl Databases {
     }
 }
 
-/// Returns the key of an election's row. Control and steering objects share a table, so that a store that an older
-/// version created can hold both. A steering key is not a valid election name, so older hosts ignore its row.
+/// Returns the key of an election's row. Control and steering objects share a table, so that both fit into a store that
+/// an older version created. The key of a steering object is not a valid election name, so older hosts ignore its row.
 pub(super) fn key(object: VersionedObject, election: &ElectionName) -> String {
     format!("{election}{}", suffix(object))
 }
@@ -259,8 +259,8 @@ pub(super) fn read(
     })
 }
 
-/// Replaces the object's content if the object has this version. Without a version, writes the object only if it does
-/// not exist.
+/// Replaces the object's content if the object has this version. If `version` is `None`, writes the object only if it
+/// does not exist.
 fn write(db: &Connection, table: &'static str, key: &str, version: Option<&Version>, content: &[u8]) -> Step<Version> {
     let next = match new_version() {
         Ok(next) => next,

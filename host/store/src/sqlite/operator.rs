@@ -1,4 +1,4 @@
-//! Operations on an election that only an operator performs.
+//! Actions on an election that only operators perform.
 
 use async_trait::async_trait;
 use baton_election::{ElectionName, Record, StoreError, Version};
@@ -25,7 +25,7 @@ impl OperatorStore for SqliteStore {
     async fn remove_election(&self, election: &ElectionName) -> Result<(), StoreError> {
         let election = election.clone();
         self.blocking(move |shared| {
-            // Remove the lease first: if a client holds it, nothing may be removed.
+            // Remove the lease first: this fails if a client holds it, and then nothing else must be removed.
             shared.leases.transact(Intent::Write, |db| {
                 match shared.change(db, &election, |object, elapsed| Ok(removable(object, elapsed).map(drop)))? {
                     Ok(()) => row::delete(db, &election).map(Ok),

@@ -1,9 +1,8 @@
-//! Reads of control and steering objects. A host repeats these reads every few seconds, and nearly always finds no
-//! change.
+//! Reads control and steering objects. A host reads these objects every few seconds, and almost always finds no change.
 //!
-//! Reads that are requested at the same time share a transaction. No transaction is needed if the kernel (inotify(7))
-//! has reported no write to the file since the last read. The kernel reports the writes of all processes, and it does
-//! so before the writer releases the lock for which readers wait.
+//! Reads that are requested at the same time share a transaction. If the kernel (inotify(7)) has reported no write to
+//! the file since the last read, no transaction is needed. The kernel reports the writes of all processes. It does so
+//! before the writer releases the lock that readers have to wait for.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,8 +18,9 @@ use super::{Databases, SqliteStore};
 use crate::file_events::Watches;
 use crate::{Reading, VersionedObject};
 
-/// Maximum time for which a result is reused, even if the kernel reports no write. The kernel does not report that a
-/// folder further up was moved or mounted over, or that a symbolic link in the path was changed.
+/// Maximum time for which a result is reused, even if the kernel reports no write. There is a limit because some
+/// changes are not reported: a folder further up may be moved or mounted over, or a symbolic link in the path may be
+/// changed.
 const STANDS_FOR: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
@@ -37,13 +37,13 @@ pub(super) struct ReadRequest {
 /// The results of the reads since the last write to the file.
 #[derive(Default)]
 struct Last {
-    /// None before the first transaction, or if the system has no more inotify queues.
+    /// `None` before the first transaction, or if the system has no more inotify queues.
     watches: Option<Arc<Watches>>,
     /// The number of the file that was last found at the path.
     file: u64,
-    /// Number of times so far that the kernel reported an event or that another file was found.
+    /// Number of times so far that the kernel has reported an event or another file was found.
     told: u64,
-    /// The time of the last read of each key, and the object's version if the object existed.
+    /// The time of each key's last read, and the object's version if the object existed.
     found: HashMap<String, (Instant, Option<Version>)>,
 }
 
@@ -58,7 +58,7 @@ impl Last {
         }
     }
 
-    /// Returns the result of a read, if it is known without a transaction.
+    /// Returns the result of a read if it is already known, so that the read needs no transaction.
     fn still(&self, ReadRequest { key, known }: &ReadRequest) -> Option<Reading> {
         match self.found.get(key).filter(|(at, _)| at.elapsed() < STANDS_FOR)? {
             (_, None) => Some(Reading::Nothing),
@@ -68,7 +68,7 @@ impl Last {
 }
 
 impl ReadRequest {
-    /// Returns the object's version according to this reading, or `None` if the object does not exist.
+    /// Returns the object's version according to this result, or `None` if the object does not exist.
     fn version(&self, reading: &Reading) -> Option<Version> {
         match reading {
             Reading::Nothing => None,
@@ -85,8 +85,8 @@ impl ReadCache {
         last
     }
 
-    /// Asks the kernel to report writes from now on. Returns [`Last::told`] if the kernel can report them. May block on
-    /// the disk.
+    /// Asks the kernel to report writes from now on. Returns [`Last::told`] if the kernel can do this. May block on the
+    /// disk.
     fn watch(&self, control: &Database) -> Option<u64> {
         let watches = {
             let mut last = self.last(control);
@@ -98,7 +98,8 @@ impl ReadCache {
         control.watch_changes(&watches).then(|| self.last(control).told)
     }
 
-    /// Keeps a result, unless [`Last::told`] has changed since before the read, when its value was `told`.
+    /// Keeps a result, unless [`Last::told`] has changed since the read began. `told` is its value from before the
+    /// read.
     fn note(&self, control: &Database, told: u64, sought: &ReadRequest, reading: &Reading) {
         let mut last = self.last(control);
         if last.told == told {
@@ -158,7 +159,7 @@ mod tests {
         Ok(Reading::Found(version.clone(), Bytes::from_static(content)))
     }
 
-    /// True if a read with this known version needs a transaction.
+    /// True if a read needs a transaction. `known` is the version that the reader already has, if any.
     async fn asks(store: &SqliteStore, object: VersionedObject, known: Option<&Version>) -> bool {
         let queue = store.shared.readings.batches.of(&store.shared.control);
         let _turn = Arc::clone(&queue.turn).acquire_owned().await.unwrap();
@@ -193,7 +194,8 @@ mod tests {
             let expected = if *next == version { Ok(Reading::Unchanged) } else { found(next, content) };
             assert_eq!(store.read(Control, &job(), Some(&version)).await, expected, "{what}");
             version = next.clone();
-            // If the first read finds another file, only the result of the second read is kept.
+            // The first read finds a different file, so the store does not keep its result. It keeps the result of the
+            // second read.
             assert_eq!(store.read(Control, &job(), Some(&version)).await, Ok(Reading::Unchanged));
             assert_eq!(store.read(Steering, &job(), None).await, Ok(Reading::Nothing));
             for (object, known) in [(Control, Some(&version)), (Steering, None), (Steering, Some(&version))] {
@@ -207,7 +209,7 @@ mod tests {
         assert!(store.read(Control, &job(), Some(&version)).await.is_err());
     }
 
-    /// The kernel does not report that a symbolic link in the path was replaced.
+    /// This test replaces a symbolic link in the path. The kernel does not report such a change.
     #[tokio::test]
     async fn result_is_forgotten_when_another_file_is_found() {
         let folder = tempfile::tempdir().unwrap();

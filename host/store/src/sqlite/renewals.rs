@@ -1,5 +1,5 @@
-//! Renewals, in batches. A host renews all its leases at the same moments
-//! ([`Timing::renew_at`](baton_election::Timing::renew_at)), so one transaction carries out many renewals.
+//! Carries out renewals in batches. A host renews all its leases at the same moments
+//! ([`Timing::renew_at`](baton_election::Timing::renew_at)), so one transaction can carry out many renewals.
 
 use baton_election::{ElectionName, LeaseId, Op, Reply, StoreError};
 
@@ -24,8 +24,8 @@ impl SqliteStore {
 impl Databases {
     fn renew_all(&self, renewals: Vec<PendingRequest<Renewal, Reply>>) {
         self.leases.transact_all(Intent::Holder, renewals, &|db, waiting| {
-            // If its caller gave up while the disk was hanging, a renewal must not restart an expired lease: no node
-            // would lead under that lease.
+            // If the caller has given up while the disk was hanging, its renewal must not restart an expired lease,
+            // because no node would lead under that lease.
             if waiting.is_given_up() {
                 return Ok(Err(cut_off()));
             }
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
     use crate::LeaseStore as _;
 
-    /// The disk hangs until the lease has expired.
+    /// In this test, the disk hangs until the lease has expired.
     #[tokio::test]
     async fn renewal_that_was_given_up_restarts_no_expired_lease() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Permissions of a store's folder and files. Other users of the machine must not have access: even a user who may only
-//! read a database can lock it, and then nobody can write to it.
+//! Permissions of a store's folder and files. Other users of the machine must not have access. Even a user who can only
+//! read a database can lock it, so that nobody can write to it.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +17,7 @@ use super::file::misconfigured;
 const OWN: Mode = Mode::RUSR.union(Mode::WUSR);
 const OF_GROUP: Mode = Mode::RGRP.union(Mode::WGRP);
 
-/// Refuses a folder that is writable by all users: any of them could replace the store's files.
+/// Refuses a folder to which all users can write, because any user could replace the store's files.
 pub(super) fn refuse_open_folder(dir: &Path) -> Result<(), StoreError> {
     let found = stat(dir).map_err(|error| misconfigured(dir, format!("its permissions cannot be read ({error})")))?;
     let mode = Mode::from_raw_mode(found.st_mode);
@@ -29,11 +29,11 @@ pub(super) fn refuse_open_folder(dir: &Path) -> Result<(), StoreError> {
 }
 
 /// Creates an empty file that only its owner can access. In a [shared](is_shared) folder, the file's group can access
-/// it as well. Keeps an existing file.
+/// it as well. If the file already exists, it stays as it is.
 pub(super) fn make_file(path: &Path) -> io::Result<()> {
     let mode = path.parent().map_or(OWN, mode_of_files);
-    // Create the file without opening it: closing it would drop any locks that SQLite already holds on it in this
-    // process.
+    // Create the file without opening it. If it were opened, closing it would drop any locks that SQLite already holds
+    // on it in this process.
     match mknodat(CWD, path, FileType::RegularFile, mode, 0) {
         // The umask may have removed the group's permissions.
         Ok(()) => Ok(chmod(path, mode)?),
@@ -47,8 +47,8 @@ fn mode_of_files(dir: &Path) -> Mode {
     if is_shared { OWN | OF_GROUP } else { OWN }
 }
 
-/// Gives a new file the mode for files in the folder `dir`. If root creates the file, also gives it to the folder's
-/// owner, who must be able to read it.
+/// Sets the mode of a new file to the mode for files in the folder `dir`. If root creates the file, also makes the
+/// folder's owner its owner, because that user must be able to read it.
 pub(super) fn give(file: &OwnedFd, dir: &Path) -> io::Result<()> {
     // The umask may have removed the group's permissions.
     fchmod(file, mode_of_files(dir))?;
@@ -58,8 +58,8 @@ pub(super) fn give(file: &OwnedFd, dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the owner for files that root creates in this folder; `None` if this process does not run as root. If root
-/// may not change the owner, root stays the owner.
+/// Returns the user and group that should own files that root creates in this folder; `None` if this process does not
+/// run as root. If root is not permitted to change the owner, root stays the owner.
 fn owner_for_root(dir: &Path) -> io::Result<Option<(Uid, Gid)>> {
     if !geteuid().is_root() {
         return Ok(None);
@@ -69,8 +69,8 @@ fn owner_for_root(dir: &Path) -> io::Result<Option<(Uid, Gid)>> {
 }
 
 /// Creates a folder that only its owner can access. In a [shared](is_shared) folder, the new folder's group can access
-/// it as well. Keeps an existing folder. The folder survives a power failure. The parent folder must exist; if root
-/// creates the folder, it gets the parent's owner.
+/// it as well. If the folder already exists, it stays as it is. The folder survives a power failure. The parent folder
+/// must exist. If root creates the folder, the parent's owner becomes its owner.
 pub(super) fn make_folder(path: &Path) -> io::Result<()> {
     let above = path.parent().unwrap_or(path);
     let of_files = mode_of_files(above);
@@ -92,15 +92,15 @@ pub(super) fn make_folder(path: &Path) -> io::Result<()> {
     File::open(above)?.sync_all()
 }
 
-/// True if the folder's group may write to it, and if either new files inherit that group or the group is not the
-/// user's own.
+/// True if the folder's group can write to the folder, and either new files inherit this group or the group is not the
+/// user's own group.
 fn is_shared(dir: &Stat) -> bool {
     let mode = Mode::from_raw_mode(dir.st_mode);
     mode.contains(Mode::WGRP) && (mode.contains(Mode::SGID) || dir.st_gid != getegid().as_raw())
 }
 
-/// Returns advice on how to keep other users out. Suggests no change to a folder that belongs to another user or that
-/// all users share (sticky bit).
+/// Returns advice on how to keep other users out. Does not suggest changing a folder that belongs to another user or
+/// that all users share (sticky bit).
 fn remedy(dir: &Path, found: &Stat) -> String {
     let is_own = found.st_uid == geteuid().as_raw();
     if is_own && !Mode::from_raw_mode(found.st_mode).contains(Mode::SVTX) {
@@ -115,7 +115,7 @@ fn remedy(dir: &Path, found: &Stat) -> String {
 pub struct Exposure {
     /// The problem and the advice, for the operator.
     pub text: String,
-    /// True if other users may open a file of the store; false if they may only enter the folder.
+    /// True if other users can open a file of the store; false if they can only enter the folder.
     pub opens_files: bool,
 }
 
@@ -137,7 +137,7 @@ pub(super) fn reached_by_others(dir: &Path) -> Option<Exposure> {
     Some(Exposure { text, opens_files: !open.is_empty() })
 }
 
-/// True if other users may enter the folder and each folder above it.
+/// True if other users can enter the folder and each folder above it.
 fn is_entered_by_others(dir: &Path) -> bool {
     let may_enter = |dir: &Path| mode(dir).is_ok_and(|mode| mode.contains(Mode::XOTH));
     dir.canonicalize().is_ok_and(|dir| dir.ancestors().all(may_enter))
@@ -199,8 +199,8 @@ mod tests {
 
     #[test]
     fn folder_is_refused_if_all_may_write_and_named_if_all_enter() {
-        // On some machines, other users cannot even enter the folder for temporary files, so the expected result
-        // depends on the machine.
+        // On some machines, other users cannot enter the folder for temporary files. The expected results depend on
+        // that.
         let are_named = is_entered_by_others(&std::env::temp_dir());
         for (mode, is_refused, is_named) in [
             (0o700, false, false),

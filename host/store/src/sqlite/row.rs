@@ -1,9 +1,9 @@
-//! The tables for the leases: the leases' rows, the marks of released records, and the notes about the leases' holders.
+//! The tables for leases: the rows of the leases, the marks of released records, and the notes about lease holders.
 //!
-//! Hosts of a version without marks write a whole row by column position, so the columns of the table `lease` cannot
-//! change. Marks have their own table. A mark contains the version of its record, so a record that such a host writes
-//! has no mark. Notes work the same way, and also contain the lease's id, because an older host that acquires the lease
-//! chooses a new id.
+//! The columns of the table `lease` cannot change, because old hosts, which do not know marks, write whole rows by
+//! column position. So marks have their own table. A mark contains the version of its record, so it does not apply to a
+//! record that an old host writes later. Notes work in the same way. They also contain the lease's id, because an old
+//! host that acquires the lease chooses a new id.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use rusqlite::{Connection, OptionalExtension, named_params};
 use crate::lease::{Lease, LeaseObject};
 use crate::witness::LockFileId;
 
-/// The table of the leases, created by `create`. Times are in nanoseconds.
+/// The table of leases, which `create` creates. Times are in nanoseconds.
 pub(super) const SCHEMA: &str = "
 CREATE TABLE lease (
   election TEXT PRIMARY KEY, version TEXT NOT NULL,
@@ -22,8 +22,8 @@ CREATE TABLE lease (
   changed INTEGER NOT NULL, boot TEXT NOT NULL, time_namespace TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;";
 
-/// The table of marks. It is created with the first mark, because the file may not have it: an older host may have
-/// created the file, or an operator may have restored an old one.
+/// The table of marks. It is created with the first mark, because the file may not have this table: an older host may
+/// have created the file, or an operator may have restored an old file.
 const RELEASED: &str = "
 CREATE TABLE IF NOT EXISTS released (election TEXT PRIMARY KEY, version TEXT NOT NULL) STRICT, WITHOUT ROWID;";
 
@@ -116,8 +116,8 @@ fn has(db: &Connection, table: &str) -> rusqlite::Result<bool> {
         .query_row([table], |row| row.get(0))
 }
 
-/// Notes that the lease `id` ends with the incarnation `place`, which wrote this `version` of the record to begin its
-/// term.
+/// Writes the note that the lease `id` ends with the incarnation `place`, which has written this `version` of the
+/// record to begin its term.
 pub(super) fn note_holder(
     db: &Connection,
     election: &ElectionName,
@@ -205,7 +205,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(LeaseObject, Stamp)> {
             module: row.get("module")?,
             outcome: row.get::<_, Option<String>>("outcome")?.map(|text| outcome(&text)).transpose()?,
             failures: row.get("failures")?,
-            // `load` reads these from their own tables.
+            // `load` reads these two from their own tables.
             released: false,
             paused_until: None,
         }),
@@ -214,7 +214,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(LeaseObject, Stamp)> {
         holder: row.get::<_, Option<[u8; 16]>>("holder")?.map(|id| LeaseId::from_random(u128::from_be_bytes(id))),
         length: row.get::<_, Option<i64>>("length")?.map(duration),
         broken_after: row.get::<_, Option<i64>>("broken_after")?.map(duration),
-        // Only an observation, and never saved.
+        // Determined at each read, and never saved.
         is_abandoned: false,
         changes: row.get::<_, i64>("changes")?.cast_unsigned(),
     };

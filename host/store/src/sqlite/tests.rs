@@ -37,7 +37,7 @@ fn record(term: u64) -> Record {
     }
 }
 
-/// Returns a boot clock that shows the time set by the test, in seconds.
+/// Returns a boot clock that the test controls. Its time is in seconds.
 fn boot(name: &str, namespace: &str, seconds: &Arc<AtomicU64>) -> BootClock {
     let seconds = Arc::clone(seconds);
     let clock = Arc::new(move || Duration::from_secs(seconds.load(Ordering::SeqCst)));
@@ -178,8 +178,8 @@ async fn lease_of_another_boot_expires_after_it_was_seen_unchanged() {
 async fn lease_stamped_in_the_future_expires_and_stays_expired() {
     let dir = TempDir::new().unwrap();
     let (ahead, here) = (Arc::new(AtomicU64::new(1_000)), Arc::new(AtomicU64::new(100)));
-    // The two clocks have the same boot id, but the second one is behind, as if the machine had been reset to an
-    // earlier moment.
+    // Both clocks have the same boot id, but the second clock lags behind the first, as if the machine had been reset
+    // to an earlier state.
     let holder = SqliteStore::with_boot(dir.path(), boot("b", "n", &ahead));
     let store = SqliteStore::with_boot(dir.path(), boot("b", "n", &here));
     created(&holder).await;
@@ -187,7 +187,7 @@ async fn lease_stamped_in_the_future_expires_and_stays_expired() {
     assert_eq!(read(&store).await.0, LeaseState::Held);
     here.store(101, Ordering::SeqCst);
     assert_eq!(acquire(&store, 2).await, Err(StoreError::Held));
-    // After a late renewal, the store measures the lease from the beginning again.
+    // After a renewal, the store measures the full length of the lease again, even if the renewal was late.
     ahead.store(1_001, Ordering::SeqCst);
     holder.request(&job(), Op::Renew { id: id(1) }).await.unwrap();
     here.store(102, Ordering::SeqCst);
@@ -196,12 +196,12 @@ async fn lease_stamped_in_the_future_expires_and_stays_expired() {
     assert_eq!(read(&store).await.0, LeaseState::Held);
     here.store(104, Ordering::SeqCst);
     assert_eq!(read(&store).await.0, LeaseState::Expired);
-    // The lease stays expired even after the clock has passed the time at which the lease was stamped.
+    // The lease stays expired, even after this clock has passed the time stamp of the last renewal.
     here.store(1_002, Ordering::SeqCst);
     assert_eq!(read(&store).await.0, LeaseState::Expired);
     assert_eq!(acquire(&store, 2).await, Ok(Reply::Done));
-    // The last acquire was stamped by this store's own clock, so another handle with this clock can measure the lease
-    // at once.
+    // The last acquire left a time stamp from the clock `here`. Another handle with this clock can therefore judge the
+    // lease immediately.
     let other = SqliteStore::with_boot(dir.path(), boot("b", "n", &here));
     here.store(1_004, Ordering::SeqCst);
     assert_eq!(read(&other).await.0, LeaseState::Expired);
@@ -217,14 +217,14 @@ async fn renewal_is_lost_when_the_file_was_moved_or_replaced() {
     std::fs::rename(&file, &away).unwrap();
     let missing = store.request(&job(), Op::Read).await;
     assert!(matches!(&missing, Err(StoreError::Misconfigured(why)) if why.contains("put it back")), "{missing:?}");
-    // A copy contains the same lease, but is a different file.
+    // The copy contains the same lease, but it is a different file.
     std::fs::copy(&away, &file).unwrap();
     let renewed = store.request(&job(), Op::Renew { id: id(1) }).await;
     assert!(matches!(&renewed, Err(StoreError::Lost(why)) if why.contains("moved or replaced")), "{renewed:?}");
     std::fs::remove_file(&file).unwrap();
     store.create().await.unwrap();
     assert_eq!(store.request(&job(), Op::Read).await, Ok(Reply::Read(Snapshot::Nothing)));
-    // Once the old file is restored, the store must not use its connection to the new file.
+    // Now that the old file is back, the store must not use its connection to the new file.
     std::fs::rename(&away, &file).unwrap();
     assert_eq!(read(&store).await.0, LeaseState::Held);
 }
@@ -299,7 +299,7 @@ async fn invalid_store_is_reported_with_its_path_and_a_remedy() {
     ask("is not a regular file").await;
     assert!(says_the_kind(made_anew().await));
     std::fs::remove_dir(&file).unwrap();
-    // The store must not wait for the other end of a pipe.
+    // Nobody opens the other end of this pipe, so the store must not wait for it.
     rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     ask("is not a regular file").await;
     assert!(says_the_kind(made_anew().await));
@@ -338,8 +338,8 @@ async fn new_folder_is_private_and_lease_length_is_checked() {
     }
 }
 
-/// The file that a host of an older version creates. That version does not know the mark for a released lease. The
-/// statements include the header that identifies the file.
+/// The statements with which an older host creates the file, including the header that identifies it. The older version
+/// of Baton cannot mark a lease as released.
 const OLDER_FILE: &str = "
 CREATE TABLE lease (
   election TEXT PRIMARY KEY, version TEXT NOT NULL,
@@ -352,13 +352,13 @@ PRAGMA user_version = 1;
 INSERT INTO lease VALUES ('job', '5f1d', 4, 'web-2-0', '00c0ffee', 1700000000123456789, 2000000000,
   'sha256:00', NULL, 1, NULL, NULL, NULL, 9, 100000000000, 'b', 'n');";
 
-/// The statements with which older hosts read and write a row.
+/// The statements with which an older host reads and writes a row.
 const OLDER_READ: &str = "SELECT * FROM lease WHERE election = ?1";
 const OLDER_WRITE: &str = "INSERT OR REPLACE INTO lease VALUES (:election, :version,
            :term, :node, :incarnation, :since, :lease, :module, :outcome, :failures,
            :holder, :length, :broken_after, :changes, :changed, :boot, :time_namespace)";
 
-/// Changes a row like an older host: reads all columns by name, and writes all columns by position.
+/// Changes a row as an older host does: reads all columns by name, and writes all columns by position.
 fn older_host_writes(db: &Connection, version: Option<&str>, term: i64) {
     use rusqlite::types::Value;
 
@@ -409,7 +409,7 @@ async fn file_of_an_older_host_is_shared_with_it() {
         assert_eq!(read(&store).await.2, Some(marked(term)));
     };
     mark(6).await;
-    // An acquire, a renewal or a release by an older host does not change the version, so the mark remains valid.
+    // If an older host acquires, renews or releases the lease, the version does not change, and the mark stays valid.
     older_host_writes(&older, None, 6);
     assert_eq!(read(&store).await.2, Some(marked(6)));
     older_host_writes(&older, Some("5f1f"), 7);
@@ -419,7 +419,8 @@ async fn file_of_an_older_host_is_shared_with_it() {
     // The header is still the one that the older host wrote.
     let number = |name| older.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     assert_eq!((number("application_id"), number("user_version")), (Ok(1_113_683_054), Ok(1)));
-    // An older file that replaces this one while the store is open is read and marked, too.
+    // While the store is open, an older file takes the place of this file. The store can also read and mark the older
+    // file.
     std::fs::remove_file(dir.path().join("lease.db")).unwrap();
     Connection::open(dir.path().join("lease.db")).unwrap().execute_batch(OLDER_FILE).unwrap();
     assert_eq!(read(&store).await.2, Some(of_older.clone()));
@@ -427,7 +428,7 @@ async fn file_of_an_older_host_is_shared_with_it() {
     mark(9).await;
 }
 
-/// Creates elections in one store, each with a lease.
+/// Creates elections in one store, and acquires the lease of each.
 async fn leased(store: &SqliteStore, elections: u128) -> Vec<(ElectionName, LeaseId)> {
     store.create().await.unwrap();
     let mut leased = Vec::new();
@@ -442,7 +443,7 @@ async fn leased(store: &SqliteStore, elections: u128) -> Vec<(ElectionName, Leas
     leased
 }
 
-/// Returns the number of transactions that have changed the file: the counter in its header
+/// Returns the number of transactions that have changed the file, from the counter in its header
 /// (<https://www.sqlite.org/fileformat.html#file_change_counter>).
 fn commits(dir: &TempDir) -> u32 {
     let bytes = std::fs::read(dir.path().join("lease.db")).unwrap();
@@ -454,7 +455,7 @@ async fn waiting_renewals_share_one_commit_and_get_own_answers() {
     let dir = TempDir::new().unwrap();
     let store = SqliteStore::new(dir.path());
     let leased = leased(&store, 50).await;
-    // One lease is broken, one row is unreadable, and the sender of one renewal gives up.
+    // One of the leases is broken, one row cannot be read, and the sender of one renewal gives up waiting.
     let (broken, unreadable, given_up) = (7, 11, 13);
     store.break_lease(&leased[broken].0, Duration::ZERO).await.unwrap();
     let db = Connection::open(dir.path().join("lease.db")).unwrap();
@@ -520,7 +521,7 @@ async fn renewals_in_a_new_file_proceed_while_the_old_one_hangs() {
     let dir = TempDir::new().unwrap();
     let store = SqliteStore::new(dir.path());
     created(&store).await;
-    // A renewal that never ends keeps this permit.
+    // Occupy the queue for renewals of the old file, as a renewal that hangs would.
     let hung = store.shared.renewals.of(&store.shared.leases);
     let _turn = Arc::clone(&hung.turn).acquire_owned().await.unwrap();
     std::fs::remove_file(dir.path().join("lease.db")).unwrap();
@@ -543,7 +544,7 @@ async fn journal_is_deleted_when_a_group_has_more_rights_than_others() {
     }
 }
 
-/// Returns the texts in backticks of a table cell in the docs.
+/// Returns the texts in backticks in a table cell of the documentation.
 fn code(cell: &str) -> Vec<String> {
     cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
@@ -556,7 +557,7 @@ async fn docs_list_every_table_and_its_file() {
     created(&store).await;
     acquire(&store, 1).await.unwrap();
     let version = read(&store).await.1;
-    // The tables of marks, pauses and notes do not exist until the store writes the first mark, pause or note.
+    // The tables for marks, pauses and notes are not created until the first mark, pause or note.
     let paused_until = Some(Duration::from_secs(1));
     let marked = Record { released: true, paused_until, ..record(1) };
     store.request(&job(), Op::Write { id: id(1), version, record: marked }).await.unwrap();

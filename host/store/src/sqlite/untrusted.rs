@@ -9,9 +9,9 @@ use rusqlite::types::Value;
 use super::row;
 use crate::lease::{Lease, LeaseObject};
 
-/// Reads a row of `lease` whose columns have any type, which never occurs in a file that Baton wrote. `bytes` contains
-/// a type byte for each column after the election. The type byte of a number is followed by 8 bytes, and that of text
-/// or a blob by a length byte and the content.
+/// Reads a row of `lease` whose columns have arbitrary types. Files that Baton wrote never contain such a row. For each
+/// column after the election, `bytes` contains a type byte. In a number's case, 8 bytes follow. In the case of text or
+/// a blob, a length byte and the content follow.
 pub(crate) fn row(bytes: &[u8]) {
     thread_local! {
         static DB: (Connection, usize) = database().unwrap_or_else(|error| panic!("{error}"));
@@ -27,7 +27,7 @@ fn database() -> rusqlite::Result<(Connection, usize)> {
     Ok((db, columns))
 }
 
-/// Removes the types of all columns of a table except the election. Returns the number of columns.
+/// Removes the types of all columns of a table except the election's. Returns the number of columns.
 fn make_typeless(db: &Connection, table: &str) -> rusqlite::Result<usize> {
     let columns: Vec<String> = db
         .prepare("SELECT name FROM pragma_table_info(?1)")?
@@ -39,7 +39,7 @@ fn make_typeless(db: &Connection, table: &str) -> rusqlite::Result<usize> {
     Ok(columns.len())
 }
 
-/// Reads a row of `holder` whose columns have any type, together with a lease that matches the row as closely as
+/// Reads a row of `holder` whose columns have arbitrary types, together with a lease that matches the row as closely as
 /// possible.
 pub(crate) fn holder(bytes: &[u8]) {
     thread_local! {

@@ -1,4 +1,4 @@
-//! The document: a coordinator's keys and values, and the claim that permits changes to them.
+//! The document: a coordinator's keys and values, and the claim that allows a term to change them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,12 +12,13 @@ use serde::{Deserialize, Serialize};
 const MAGIC: &[u8] = b"baton state ";
 /// The format of the bytes after this one: Postcard, <https://postcard.jamesmunns.com/wire-format>.
 const FORMAT: u8 = b'1';
-/// Number of bytes from the start of a document that contain its term. In Postcard, the term takes up to 10 bytes.
+/// Number of bytes at the start of a document that are enough to read its term. In Postcard, the term takes up to 10
+/// bytes.
 pub const HEAD: usize = MAGIC.len() + 1 + 10;
 /// Maximum length of a key, in bytes.
 pub const KEY: usize = 512;
 
-/// Maximum size of a state, in bytes. Bounded because each commit writes the whole state.
+/// Maximum size of a state, in bytes. There is a limit because each commit writes the whole state.
 pub const LARGEST: u64 = 64 << 20;
 
 /// The limits of a coordinator's state.
@@ -27,9 +28,10 @@ pub struct Limits {
     pub total: u64,
 }
 
-/// Number of bytes of [`Limits::total`] per permitted key. Even a short key costs memory and commit time.
+/// Number of bytes in [`Limits::total`] for each key that is permitted. The number of keys is limited because even a
+/// short key costs memory and commit time.
 const A_KEY: u64 = 64;
-/// Number of keys that are permitted under any limit.
+/// Number of keys that are always permitted, even if [`Limits::total`] is small.
 const FEW_KEYS: u64 = 1_000;
 
 impl Limits {
@@ -69,7 +71,7 @@ pub struct Document {
     pub term: Term,
     /// The mark of that claim.
     pub claim: Mark,
-    /// The mark of the last commit, or of the claim if no commit followed.
+    /// The mark of the last commit, or of the claim if there has been no commit since.
     pub commit: Mark,
     /// The keys and values that the coordinator saved.
     pub entries: BTreeMap<String, Bytes>,
@@ -105,7 +107,7 @@ impl Document {
     /// Decodes a stored document.
     ///
     /// # Errors
-    /// [`DocumentError`] if it cannot be read.
+    /// [`DocumentError`] if the document cannot be read.
     pub fn decode(content: &[u8]) -> Result<Self, DocumentError> {
         match postcard::from_bytes::<Self>(body(content)?) {
             Ok(document) if document.term < HIGHEST_TERM => Ok(document),
@@ -116,7 +118,7 @@ impl Document {
     /// Reads the term of the last claim from the first [`HEAD`] bytes of a stored document.
     ///
     /// # Errors
-    /// [`DocumentError`] if it cannot be read.
+    /// [`DocumentError`] if the document cannot be read.
     pub(crate) fn term_in(head: &[u8]) -> Result<Term, DocumentError> {
         match postcard::take_from_bytes::<Term>(body(head)?) {
             Ok((term, _)) if term < HIGHEST_TERM => Ok(term),
@@ -124,7 +126,8 @@ impl Document {
         }
     }
 
-    /// Encodes the document, on another thread if it is large, so that it does not delay other tasks of this thread.
+    /// Encodes the document. If it is large, does this on another thread, so that other tasks on this thread are not
+    /// delayed.
     pub(super) async fn encode_aside(self: &Arc<Self>) -> Result<Bytes, DocumentError> {
         if self.size() < LARGE {
             return self.encode();
@@ -133,7 +136,8 @@ impl Document {
         aside(move || document.encode()).await
     }
 
-    /// Decodes a document, on another thread if it is large, so that it does not delay other tasks of this thread.
+    /// Decodes a document. If it is large, does this on another thread, so that other tasks on this thread are not
+    /// delayed.
     pub(super) async fn decode_aside(content: Bytes) -> Result<Self, DocumentError> {
         if (content.len() as u64) < LARGE {
             return Self::decode(&content);
@@ -141,13 +145,14 @@ impl Document {
         aside(move || Self::decode(&content)).await
     }
 
-    /// Returns the size that counts against [`Limits::total`]: all keys and values, in bytes.
+    /// Returns the size of all keys and values in bytes, which [`Limits::total`] limits.
     pub fn size(&self) -> u64 {
         self.entries.iter().map(|(key, value)| key.len() as u64 + value.len() as u64).sum()
     }
 }
 
-/// Minimum size of a large document, in bytes. Smaller documents are encoded or decoded within 1–2 ms.
+/// Minimum size of a document that counts as large, in bytes. Encoding or decoding a smaller document takes 1–2 ms at
+/// most.
 const LARGE: u64 = 256 << 10;
 
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
@@ -155,7 +160,7 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime is shutting down, and drops this future.
+            // The runtime is shutting down, and will drop this future.
             Err(_) => std::future::pending().await,
         },
     }

@@ -1,4 +1,4 @@
-//! Changes to the state that an operator makes outside any term.
+//! Changes that an operator makes to the state, outside any term.
 
 use baton_election::{ElectionName, StoreError};
 
@@ -6,7 +6,7 @@ use super::document::{Document, DocumentError, Mark};
 use crate::edit::{self, Edit, Unusable, WriteOutcome};
 use crate::{ObjectStore, VersionedObject};
 
-/// Reads an election's state. Returns `None` if the state was never written.
+/// Reads an election's state. Returns `None` if no state has ever been written.
 ///
 /// # Errors
 /// [`EditError`] if the state cannot be read.
@@ -19,7 +19,7 @@ pub async fn read(store: &dyn ObjectStore, election: &ElectionName) -> Result<Op
 /// earlier ends at its next commit. Calls `may_change` after each read, to check that no term has begun.
 ///
 /// # Errors
-/// [`EditError`]. Nothing was changed, unless the error says that the outcome is unknown.
+/// [`EditError`]. Nothing has been changed, unless the error says that the outcome is unknown.
 pub async fn edit<E: From<EditError>>(
     store: &dyn ObjectStore,
     election: &ElectionName,
@@ -31,7 +31,7 @@ pub async fn edit<E: From<EditError>>(
     loop {
         let found = edit.read().await.map_err(EditError::from)?;
         let found = found.map_or_else(|| Ok(Document::default()), |content| Document::decode(&content));
-        // An earlier attempt succeeded, but the store's answer was lost.
+        // An earlier attempt has succeeded, but the store's answer was lost.
         if found.as_ref().is_ok_and(|found| found.claim == mark) {
             return Ok(());
         }

@@ -1,12 +1,12 @@
 //! A coordinator's state: one document per election that outlives every node.
 //!
-//! Each new term **claims** the document with a conditional write before its instance starts, and reads from memory
-//! afterwards. Each commit is one conditional write, based on the previous one. So a claim fences off all earlier
-//! terms: a late commit by an earlier term depends on a version that no longer exists. If one process runs both terms,
-//! it makes the claim in advance.
+//! Each new term **claims** the document with a conditional write before its instance starts. Afterwards, the term
+//! reads from memory. Each commit is one conditional write, based on the previous write. So a claim fences off all
+//! earlier terms: a late commit from an earlier term depends on a version that no longer exists. If one process runs
+//! two terms in a row, it makes the second term's claim in advance.
 //!
-//! `document` is the stored format, `claim` is a term's right to change the document, and `edit` is a change by an
-//! operator.
+//! `document` defines the stored format, `claim` implements a term's right to change the document, and `edit`
+//! implements changes by an operator.
 
 mod claim;
 mod document;

@@ -1,4 +1,4 @@
-//! The reader of a stored state, for [`baton_base::untrusted`].
+//! The reader for stored states, for [`baton_base::untrusted`].
 
 use super::Document;
 use crate::state::document::HEAD;

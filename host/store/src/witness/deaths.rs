@@ -1,8 +1,8 @@
 //! Notifies immediately, without polling, when a lease's holder is dead.
 //!
-//! The kernel reports (inotify(7)) when a writable descriptor of a lock file is closed. The descriptors of a host and
+//! The kernel (inotify(7)) reports when a writable descriptor of a lock file is closed. The descriptors of a host and
 //! of its runners are writable. The event comes slightly before the lock is released, so the lock is checked several
-//! times. The event is only a hint: if it is missed, the next reading detects the death.
+//! times. The event is only a hint: if it is missed, the next read detects the death.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -16,11 +16,11 @@ use tokio::time::sleep;
 use super::LockFileId;
 use crate::file_events::{FileEvents, WatchFlags, Watches};
 
-/// Waits before the checks, in milliseconds. If the file is still locked after the last check, only one of several
+/// The waits before each check, in milliseconds. If the file is still locked at the last check, only one of several
 /// processes has exited.
 const LOOKS: [u64; 8] = [0, 1, 2, 4, 8, 16, 32, 64];
 
-/// The known holders of leases, and the events of their lock files.
+/// The known holders of leases, and the file events of their lock files.
 pub(crate) struct Deaths {
     folder: PathBuf,
     holders: watch::Sender<HashMap<ElectionName, Holder>>,
@@ -32,12 +32,12 @@ pub(crate) struct Deaths {
 struct Holder {
     place: LockFileId,
     is_told: bool,
-    /// The number of events at the last check, if any.
+    /// The number of events at the time of the last check, if there has been one.
     looked: Option<u64>,
 }
 
 impl Deaths {
-    /// Uses these events to watch the incarnations whose lock files are in `folder`. Accesses no files yet.
+    /// Uses `events` to watch the incarnations whose lock files are in `folder`. Does not access any files yet.
     pub(crate) fn new(folder: PathBuf, events: Arc<FileEvents>) -> Self {
         Self { folder, holders: watch::Sender::default(), events, watched: Arc::default() }
     }
@@ -47,7 +47,7 @@ impl Deaths {
         &self.folder
     }
 
-    /// Sets the holder of the lease of `election`, according to a reading.
+    /// Sets the holder of the lease of `election`, as shown by a read.
     pub(crate) fn holds(&self, election: &ElectionName, place: Option<LockFileId>) {
         self.holders.send_if_modified(|holders| {
             let known = holders.get(election).map(|holder| &holder.place);
@@ -62,7 +62,7 @@ impl Deaths {
         });
     }
 
-    /// Resolves when the holder of the election's lease is dead, once for each holder. Cancel safe.
+    /// Resolves when the holder of the election's lease is dead. Each death resolves one call. Cancel safe.
     pub(crate) async fn next(&self, election: &ElectionName) {
         let (mut holders, mut heard) = (self.holders.subscribe(), self.events.heard());
         loop {
@@ -70,11 +70,11 @@ impl Deaths {
             let count = *heard.borrow_and_update();
             if let Some(Holder { place, is_told: false, looked }) = holder {
                 let looks = async {
-                    // Watch before the check. Then the check detects a death before the watch began, and an event
-                    // detects a later one.
+                    // Watch before checking. So the check detects a death before the watch began, and an event reports
+                    // a later death.
                     self.watch().await;
                     let often = match looked {
-                        // Check once, for a death between the reading and the watch.
+                        // Check once, in case the holder died between the read and the watch.
                         None => 1,
                         Some(looked) if looked == count => 0,
                         Some(_) => LOOKS.len(),
@@ -105,7 +105,7 @@ impl Deaths {
         }
     }
 
-    /// Records a check at this number of events. Returns true if the death must be reported now.
+    /// Notes a check that was made at this number of events. Returns true if the death must be reported now.
     fn looked(&self, election: &ElectionName, place: &LockFileId, count: u64, is_gone: bool) -> bool {
         let mut is_news = false;
         self.holders.send_if_modified(|holders| {
@@ -118,7 +118,7 @@ impl Deaths {
         is_news
     }
 
-    /// Makes the kernel report the events of all holders' lock files, and of no others.
+    /// Makes the kernel report events of all holders' lock files, and of no other files.
     async fn watch(&self) {
         let Some(queue) = self.events.queue().await.map(Arc::clone) else { return };
         let wanted: HashSet<LockFileId> = self.holders.borrow().values().map(|holder| holder.place.clone()).collect();
@@ -130,9 +130,9 @@ impl Deaths {
     }
 }
 
-/// Makes the kernel report the events of these lock files, and of no others.
+/// Makes the kernel report events of these lock files, and of no other files.
 fn watch(watches: &Watches, watched: &Mutex<HashMap<LockFileId, i32>>, folder: &Path, wanted: &HashSet<LockFileId>) {
-    // No other thread changes the map: the permit allows only one file system call at a time.
+    // No other thread changes the map in the meantime, because the permit allows only one file system call at a time.
     let mut now = lock(watched).clone();
     for (_, number) in now.extract_if(|place, _| !wanted.contains(place)) {
         watches.remove(number);

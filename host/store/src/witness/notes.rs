@@ -1,9 +1,9 @@
-//! Notes of the ids under which a host holds its leases, for the host that replaces it after a kill.
+//! Notes with the ids under which a host holds its leases. If the host is killed, its successor can use them.
 //!
-//! Lease ids are secret, so reclaiming a dead holder's lease needs its note. The note is untrusted: the store checks
-//! the id, and the kernel checks that the holder is dead. A host that reclaims a lease first adds the new id to the
-//! note. So if the host dies before its term is written, the next host knows all possible ids. Notes are valid for one
-//! boot, and are never synced.
+//! Lease ids are secret, so a host needs a dead holder's note to reclaim its lease. The note is untrusted: the store
+//! checks the id, and the kernel checks that the holder is dead. Before a host reclaims a lease, it adds the new id to
+//! the note. So if this host dies before its term is written, the next host knows all possible ids. Notes are valid
+//! only until the machine restarts, so they are never synced.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -23,12 +23,13 @@ use super::{
 /// The maximum length of a note, in bytes.
 const LONGEST: u64 = 4096;
 
-/// The maximum number of ids in a note. Once a note is full of failed reclaims, hosts wait until the lease has expired.
+/// The maximum number of ids in a note. If failed reclaims have filled a note, hosts wait for the lease to expire
+/// instead.
 const MOST_IDS: usize = 16;
 
 const TITLE: &str = "a lease of baton, format 1";
 
-/// A host's note of one lease.
+/// A host's note about one lease.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Note {
     pub(crate) boot: String,
@@ -36,7 +37,8 @@ pub(crate) struct Note {
     pub(crate) election: ElectionName,
     /// The incarnation that holds the lease, and its lock file.
     pub(crate) place: LockFileId,
-    /// The ids under which the lease may be held: the holder's own, and one for each host that tried to reclaim it.
+    /// The ids under which the lease may be held: the holder's own id, and one id for each host that has tried to
+    /// reclaim the lease.
     pub(crate) ids: Vec<LeaseId>,
 }
 
@@ -50,12 +52,12 @@ impl Note {
         )
     }
 
-    /// The id that was added last. The lease is most likely held under this id.
+    /// Returns the id that was added last. The lease is most likely held under this id.
     pub(crate) fn newest_id(&self) -> Option<LeaseId> {
         self.ids.last().copied()
     }
 
-    /// Decodes a note. None unless the bytes are exactly one note.
+    /// Decodes a note. Returns `None` unless the bytes are exactly one note.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let mut lines = text.split('\n');
@@ -114,7 +116,7 @@ impl Notes {
         self.own.place().incarnation == incarnation
     }
 
-    /// Writes a note of the id under which this host requests a lease.
+    /// Writes a note with the id under which this host requests a lease.
     pub(crate) fn write(&self, election: &ElectionName, id: LeaseId) -> io::Result<()> {
         let note = Note {
             boot: self.boot.clone(),
@@ -133,7 +135,7 @@ impl Notes {
         unlink(&open_folder(self.folder())?, &name(&self.own.place().incarnation, election))
     }
 
-    /// Finds an incarnation's note, if it was written in this boot and for this store.
+    /// Finds an incarnation's note, if the note was written for this store and since the machine last booted.
     pub(crate) fn find(&self, incarnation: &str, election: &ElectionName) -> Option<Note> {
         let folder = open_folder(self.folder()).ok()?;
         let (_, note) = self.open(&folder, incarnation, election, OFlags::RDONLY).ok()?;
@@ -150,8 +152,8 @@ impl Notes {
         look().unwrap_or(false) && note.place.is_gone(self.folder())
     }
 
-    /// Takes a dead holder's note, so that no other host can take it, and adds `id` to it. None if another host has
-    /// taken the note, if the holder is alive, or if the note has no room for another id.
+    /// Takes a dead holder's note, so that no other host can take it, and adds `id` to the note. Returns `None` if
+    /// another host has taken the note, if the holder is alive, or if the note has no room for another id.
     pub(crate) fn take(&self, note: &Note, id: LeaseId) -> Option<Taken> {
         if note.ids.len() >= MOST_IDS {
             return None;
@@ -162,7 +164,7 @@ impl Notes {
             if !lock(file.as_fd(), libc::F_WRLCK, 0, 0)? {
                 return Ok(None);
             }
-            // The note may have been removed in the meantime, because its lease was resumed.
+            // The note may have been removed in the meantime, because another host has resumed its lease.
             let (now, found) = self.open(&folder, &note.place.incarnation, &note.election, OFlags::RDONLY)?;
             let is_it = is_same(&fstat(&file)?, &fstat(&now)?) && found.as_ref() == Some(note);
             if !is_it || !note.place.is_gone(self.folder()) {
@@ -171,8 +173,8 @@ impl Notes {
             let mut taken = note.clone();
             taken.ids.push(id);
             let (line, end) = (id_line(id), note.encode().len() as u64);
-            // Undo an incomplete line, which would make the note invalid. So on a full disk, no host reclaims the
-            // lease.
+            // Undo an incomplete line, for example on a full disk: it would make the note invalid. This host then does
+            // not reclaim the lease.
             if !rustix::io::pwrite(&file, line.as_bytes(), end).is_ok_and(|written| written == line.len()) {
                 ftruncate(&file, end)?;
                 return Ok(None);
@@ -182,12 +184,12 @@ impl Notes {
         take().ok().flatten()
     }
 
-    /// Removes a taken note. No host needs it any longer, because its lease was resumed or is about to be released.
+    /// Removes a taken note. No host needs it any more, because its lease has been resumed or is about to be released.
     pub(crate) fn remove_taken(&self, Taken { note, .. }: Taken) -> io::Result<()> {
         unlink(&open_folder(self.folder())?, &name(&note.place.incarnation, &note.election))
     }
 
-    /// True if other hosts have left notes of leases on this election.
+    /// True if other hosts have left notes about this election's lease.
     pub(crate) fn has_others(&self, election: &ElectionName) -> bool {
         let suffix = format!("-{election}");
         let is_others =
@@ -195,8 +197,8 @@ impl Notes {
         self.names().is_ok_and(|names| names.iter().any(|name| is_others(name)))
     }
 
-    /// Removes the files of dead hosts. Keeps the notes of this boot that are from this lease's holder, or for other
-    /// elections or stores.
+    /// Removes the files of dead hosts. Of the notes from this boot, keeps the notes of this lease's holder, and the
+    /// notes for other elections or stores.
     pub(crate) fn tidy_up(&self, election: &ElectionName, holder: &str) -> io::Result<()> {
         let folder = open_folder(self.folder())?;
         for name in self.names()? {
@@ -237,7 +239,8 @@ impl Notes {
         Ok(names)
     }
 
-    /// Opens a note. Also decodes it if it was written in this boot, for this store and by this incarnation.
+    /// Opens a note. Also decodes it if it was written since the machine last booted, for this store and by this
+    /// incarnation.
     fn open(
         &self,
         folder: &OwnedFd,
@@ -277,7 +280,7 @@ fn unlink(folder: &OwnedFd, name: &str) -> io::Result<()> {
     }
 }
 
-/// The name of a note's file. No incarnation contains a hyphen.
+/// Returns the file name of a note. Incarnations never contain a hyphen.
 fn name(incarnation: &str, election: &ElectionName) -> String {
     format!("{incarnation}-{election}")
 }

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A process that holds a descriptor and does nothing. Dropping this value kills the process.
+/// A process that only holds a descriptor. Dropping this value kills the process.
 pub(crate) struct Runner(Child);
 
 impl Runner {
@@ -34,8 +34,8 @@ impl Drop for Runner {
     }
 }
 
-/// Waits until the incarnation is dead. This may take a moment: if another test starts a program at the same time, the
-/// program briefly has copies of all descriptors, and so keeps the locks.
+/// Waits until the incarnation is dead. This may take a moment: if another test starts a program at this time, the
+/// program briefly holds copies of all descriptors, and thereby the locks.
 fn is_seen_gone(place: &LockFileId, holders: &Path) {
     Patience::poll(Duration::from_millis(1), || place.is_gone(holders).then_some(())).expect("it is gone");
 }
@@ -60,7 +60,7 @@ fn host_is_dead_once_it_and_all_runners_have_exited() {
         let (mut host, mut other) = (Some(host), Some(other));
         if host_first {
             host = None;
-            // A stopped runner cannot act, but may be resumed.
+            // The runner is stopped. It does nothing now, but it can be resumed.
             other.as_ref().unwrap().stop();
         } else {
             other = None;
@@ -71,7 +71,8 @@ fn host_is_dead_once_it_and_all_runners_have_exited() {
     }
 }
 
-/// A lock that is local to each machine says nothing about a process on another machine.
+/// If the locks of a file system are local to each machine, they do not show whether processes on other machines are
+/// alive.
 #[test]
 fn locks_on_a_shared_file_system_do_not_count() {
     let Some(fuse) = Fuse::mount("a") else { return };
@@ -95,24 +96,26 @@ fn lock_file_counts_only_if_it_is_the_locked_one() {
     let (_folder, holders) = folder();
     let host = LockFile::make(&holders, "a").unwrap();
     let (place, path) = (host.place().clone(), holders.join("a"));
-    // A copy of the folder, made while the host runs, contains a file that nobody has locked. This proves no death.
+    // The folder is copied while the host runs. The copy contains a lock file that nobody has locked. This does not
+    // prove that the host is dead.
     let (_other, copy) = folder_with(|copy| fs_copy(&path, &copy.join("a")));
     assert!(!place.is_gone(&copy));
-    // The file is removed, and a different file is created under its name.
+    // The lock file is removed, and something else is created under its name.
     std::fs::remove_file(&path).unwrap();
     assert!(!place.is_gone(&holders));
     for make in [
         (|path: &Path| std::fs::write(path, "").unwrap()) as fn(&Path),
         |path| symlink("/dev/null", path).unwrap(),
         |path| std::fs::create_dir(path).unwrap(),
-        // Opening a pipe for reading would block, since nobody writes to it.
+        // Nobody writes to this pipe, so opening it for reading would block.
         |path| rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap(),
     ] {
         make(&path);
         assert!(!place.is_gone(&holders));
         let _either = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir(&path));
     }
-    // Even when the host and its runner have exited, their death is uncertain: their lock file was removed.
+    // The lock file was removed. It is therefore still unknown whether the host and its runner are dead, even after
+    // both have exited.
     let runner = Runner::holding(host.for_runner().unwrap());
     drop((host, runner));
     assert!(!place.is_gone(&holders), "it has no name any more");
@@ -146,7 +149,7 @@ fn check_blocks_no_other_check_and_foreign_lock_means_alive() {
     assert!(!is_unlocked(looks.as_fd()).unwrap());
     drop(host);
     is_seen_gone(&place, &holders);
-    // The first checker still has the file open and locked for its check. Another check still gets the same result.
+    // The first checker still has the file open, with its shared lock. Another check still gets the same result.
     assert!(is_unlocked(looks.as_fd()).unwrap());
     assert!(place.is_gone(&holders));
     drop(looks);

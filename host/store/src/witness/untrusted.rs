@@ -1,4 +1,4 @@
-//! Reader of untrusted notes, for [`baton_base::untrusted`].
+//! The reader for untrusted notes, for [`baton_base::untrusted`].
 
 use super::is_incarnation;
 use super::notes::Note;

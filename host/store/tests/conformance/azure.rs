@@ -1,4 +1,4 @@
-//! The Azure store on a real emulator: the suite, and faults of a network and a server.
+//! Tests of the Azure store with a real emulator: the conformance suite, and faults of the network and the server.
 
 use std::cell::Cell;
 use std::io::{Read, Write};
@@ -20,10 +20,10 @@ use super::proxy::{Mode, Proxy};
 use super::suite::{self, Backend, StoreBench, a, b, job, record, text};
 use super::{assert_lost, version_of};
 
-/// Time that a caller waits for an answer: much shorter than a lease, and longer than any answer takes on loopback.
+/// Time for which a caller waits for an answer: much less than a lease, but more than any answer needs on loopback.
 const CALLER_WAITS: Duration = Duration::from_millis(1500);
 
-/// A container in an emulator that other tests use, too.
+/// A container in an emulator that other tests use as well.
 pub struct Container {
     address: SocketAddr,
     name: String,
@@ -63,8 +63,8 @@ impl Backend for Container {
 
     async fn wait_out(&self, time: Duration) {
         tokio::time::sleep(time + Duration::from_millis(250)).await;
-        // The clock of a busy emulator may be late, so also wait until a read shows that the time has passed. If `time`
-        // is shorter than a lease, the lease may still be held.
+        // The clock of a busy emulator may lag, so also wait until a read shows that the time has passed. If `time` is
+        // shorter than a lease, this read may show a held lease.
         let mut patience = Patience::default();
         loop {
             let is_early = match self.handle().request(&job(), Op::Read).await {
@@ -146,7 +146,7 @@ async fn lost_request_or_answer_is_unknown_until_repeated() {
     assert!(answer.is_err(), "a hung server answers nothing: {answer:?}");
     assert_eq!(bench.see().await.unwrap().lease, LeaseState::Free);
 
-    // The proxy drops each answer, although the store carries out each request.
+    // The store carries out each request, but the proxy drops the answer.
     proxy.set(Mode::CutAfterRequest);
     unknown(far.request(&job(), acquire.clone()).await);
     assert_eq!(bench.acquire(b()).await, Err(StoreError::Held));
@@ -159,7 +159,7 @@ async fn lost_request_or_answer_is_unknown_until_repeated() {
     assert_lost(&bench.release(a()).await);
 }
 
-/// Requests that the network delays until the state has changed.
+/// Sends requests that arrive late, after the state of the store has changed.
 struct Late {
     bench: StoreBench,
     far: Arc<dyn LeaseStore>,
@@ -174,13 +174,13 @@ impl Late {
         Self { bench: StoreBench::new(direct), far, proxy }
     }
 
-    /// Sends a request, which the proxy holds back. Stops waiting for the answer, runs `after`, and then delivers the
+    /// Sends a request, which the proxy holds back. Gives up on the answer, runs `after`, and then delivers the
     /// request.
     async fn arrives(&self, op: Op, after: impl AsyncFnOnce(&StoreBench)) {
         self.proxy.set(Mode::HoldRequest);
         let far = Arc::clone(&self.far);
         let sent = tokio::spawn(async move { far.request(&job(), op).await });
-        // This call blocks the current thread. The request continues on another thread.
+        // This call blocks its thread. The request continues on another thread.
         self.proxy.wait_held();
         sent.abort();
         assert!(sent.await.is_err_and(|error| error.is_cancelled()), "nobody has answered it");
@@ -201,7 +201,7 @@ async fn late_create_changes_nothing() {
     late.arrives(Op::Create { record: record(7) }, async |bench| drop(bench.create().await.unwrap())).await;
     let version = late.bench.see().await.unwrap().version;
     late.assert_unharmed(LeaseState::Free, &version, 0).await;
-    // A late create also changes nothing if another client holds the lease by then.
+    // The late create also changes nothing if another client holds the lease when the create arrives.
     let create = Op::Create { record: record(7) };
     late.arrives(create, async |bench| assert_eq!(bench.acquire(b()).await, Ok(Reply::Done))).await;
     late.assert_unharmed(LeaseState::Held, &version, 0).await;
@@ -235,7 +235,7 @@ async fn late_renewal_takes_nothing_from_the_next_holder() {
     late.arrives(renew(), async |bench| assert_eq!(bench.acquire(b()).await, Ok(Reply::Done))).await;
     late.assert_unharmed(LeaseState::Held, &version, 0).await;
     assert_eq!(late.bench.renew(b()).await, Ok(Reply::Done));
-    // A late renewal does not revive a lease that an operator has broken.
+    // A late renewal does not revive a lease that an operator has broken in the meantime.
     assert_eq!(late.bench.release(b()).await, Ok(Reply::Done));
     assert_eq!(late.bench.acquire(a()).await, Ok(Reply::Done));
     late.arrives(renew(), async |bench| assert_eq!(bench.backend.break_lease(Duration::ZERO).await, Ok(()))).await;
@@ -269,7 +269,7 @@ async fn late_write_changes_nothing_after_a_write_or_a_takeover() {
     .await;
     let second = second.take().unwrap();
     late.assert_unharmed(LeaseState::Held, &second, 1).await;
-    // The version in the request is still current, but another client holds the lease.
+    // When the write arrives, its version is still current, but another client holds the lease.
     late.arrives(write(&second), async |bench| {
         assert_eq!(bench.release(a()).await, Ok(Reply::Done));
         assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
@@ -323,8 +323,8 @@ async fn missing_container_is_reported() {
     assert!(matches!(&answer, Err(StoreError::Misconfigured(why)) if why.contains("--create")), "{answer:?}");
 }
 
-/// Any write without a lease id frees a lease that is broken or expired. The record then does not mark the lease as
-/// released.
+/// Any write without a lease id frees a broken or expired lease. The lease then does not count as released by its
+/// holder.
 #[tokio::test]
 async fn lease_freed_by_a_write_without_its_id_is_not_released() {
     let azurite = Azurite::start();
@@ -354,7 +354,7 @@ async fn lease_freed_by_a_write_without_its_id_is_not_released() {
     }
 }
 
-/// A listing from Azure contains entries that a listing from the emulator does not: blobs without metadata, and blobs
+/// Azure's listings contain two kinds of entries that the emulator's listings do not: blobs without metadata, and blobs
 /// that Azure has encrypted.
 #[tokio::test]
 async fn list_in_azures_format_is_parsed() {
@@ -383,7 +383,8 @@ async fn list_in_azures_format_is_parsed() {
     for (state, requests, term) in [
         (String::new(), 1, 8),
         (blob("job/state", "<Metadata><Term>9</Term></Metadata>"), 1, 9),
-        // The store requests the first bytes of the state, which was deleted in the meantime.
+        // The listing does not show a valid term for the state, so the store reads the start of the state. By then, the
+        // state has been deleted.
         (blob("job/state", "<Metadata />"), 2, 8),
         (blob("job/state", "<Metadata><term>many</term></Metadata>"), 2, 8),
     ] {
@@ -409,7 +410,7 @@ async fn list_in_azures_format_is_parsed() {
     }
 }
 
-/// A state has no metadata if an older host wrote it, or if a client copied it.
+/// The state has no metadata if it was written by an older host, or copied by a client.
 #[tokio::test]
 async fn state_with_its_term_only_in_the_content_is_recalled() {
     let azurite = Azurite::start();
@@ -423,7 +424,8 @@ async fn state_with_its_term_only_in_the_content_is_recalled() {
     let Ok(Reading::Found(_, content)) = store.read(VersionedObject::State, &job(), None).await else {
         panic!("it was written");
     };
-    // First write another term, so that the metadata differs from `content`. Then replace the blob without metadata.
+    // Write another term, so that the metadata contains a different term than `content`. Then replace the blob, without
+    // metadata.
     claim(5).await;
     let location = CloudLocation::Emulator { address: "127.0.0.1".to_owned(), port: azurite.address().port() };
     let blob =
@@ -432,9 +434,9 @@ async fn state_with_its_term_only_in_the_content_is_recalled() {
     assert_eq!(store.request(&job(), Op::Recall).await, Ok(Reply::Term(41)));
 }
 
-/// The environment variable with the store's credentials. It must not be set for any other test.
+/// The environment variable with the store's credentials. No other test may run with this variable.
 const CREDENTIALS: &str = "BATON_STORE_CONNECTION_STRING";
-/// The variable with the emulator's address, for a process of this test binary.
+/// The variable with the emulator's address, for a child process that runs this test binary.
 const WRONG_KEY_AT: &str = "BATON_TEST_WRONG_KEY_AT";
 
 #[tokio::test]
@@ -455,13 +457,14 @@ async fn wrong_key_is_refused_and_reported() {
     assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stdout));
 }
 
-/// Starts a server that answers one request.
+/// Starts a server that answers a single request.
 fn answer_once(status: &str, code: Option<&str>) -> (SocketAddr, std::thread::JoinHandle<Vec<String>>) {
     let code = code.map_or(String::new(), |code| format!("x-ms-error-code: {code}\r\n"));
     answer(vec![format!("HTTP/1.1 {status}\r\n{code}content-length: 0\r\nconnection: close\r\n\r\n")])
 }
 
-/// Starts a server that gives these answers, each on a new connection. The server's thread returns the requests.
+/// Starts a server that sends these answers, each on a new connection. The server's thread returns the requests that it
+/// received.
 pub fn answer(answers: Vec<String>) -> (SocketAddr, std::thread::JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();

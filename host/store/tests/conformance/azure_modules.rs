@@ -1,4 +1,5 @@
-//! Modules in the Azure store on a real emulator: the suite, and faults of a network and a server.
+//! Tests of modules in the Azure store, with a real emulator: the conformance suite, and faults of the network and the
+//! server.
 
 use std::time::Duration;
 
@@ -72,8 +73,7 @@ async fn module_requests_are_misconfigured_without_a_container() {
     }
 }
 
-/// A request for a module may take longer than 11 s. Other requests may not: a renewal that took this long would be
-/// useless.
+/// A request for a module may take longer than 11 s. Other requests may not: a renewal that takes this long is useless.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_module_may_take_as_long_as_a_slow_line_needs() {
     let azurite = Azurite::start();
@@ -85,7 +85,7 @@ async fn large_module_may_take_as_long_as_a_slow_line_needs() {
     direct.put_module(&digest, content.clone()).await.unwrap();
     proxy.set(Mode::HoldRequest);
     let mut reading = tokio::spawn(async move { far.get_module(&digest, u64::MAX).await });
-    // This call blocks the current thread. The request continues on another thread.
+    // This call blocks its thread. The request continues on another thread.
     proxy.wait_held();
     let early = tokio::time::timeout(Duration::from_secs(11), &mut reading).await;
     assert!(early.is_err(), "nothing has reached the store, and yet there is an answer");
@@ -98,7 +98,7 @@ fn ends(status: &str, code: &str) -> String {
     format!("HTTP/1.1 {status}\r\nx-ms-error-code: {code}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
 }
 
-/// Returns the response to a request for a part of a module that has 20 bytes.
+/// Returns the response to a request for one part of a module of 20 bytes.
 fn part(of: &str, content: &str) -> String {
     format!(
         "HTTP/1.1 206 Partial Content\r\ncontent-length: {}\r\ncontent-range: bytes {of}/20\r\netag: \"0x1\"\r\n\
@@ -122,7 +122,7 @@ async fn module_is_assembled_from_parts_of_one_version() {
     assert_eq!(answer, Ok(Some(text("0123456789abcdefghij"))));
     assert!(asked[0].contains("bytes=0-") && !asked[0].contains("if-match"), "{asked:?}");
     assert!(asked[1].contains("bytes=10-") && asked[1].contains("if-match: \"0x1\""), "{asked:?}");
-    // The store requests no more bytes than `limit`.
+    // The store never requests more than `limit` bytes.
     for limit in [7, 10] {
         assert_eq!(read(limit, vec![first()]).await.0, Ok(Some(text(&"0123456789"[..limit as usize]))));
     }
@@ -149,19 +149,20 @@ async fn existing_module_is_neither_sent_nor_replaced() {
     let there = || part("0-9", "");
     let (answer, asked) = put(vec![there(), there()]).await;
     assert_eq!(answer, Ok(()));
-    // The module already exists, so only the time of its last change is updated.
+    // The module already exists, so the store only updates the time of its last change.
     assert!(asked[0].starts_with("HEAD ") && asked[1].contains("comp=metadata"), "{asked:?}");
-    // Another client stores the module after the check, but before the upload.
+    // Another client stores the module between this store's check and its upload.
     let (answer, asked) = put(vec![missing(), ends("409 Conflict", "BlobAlreadyExists"), there()]).await;
     assert_eq!(answer, Ok(()));
     assert!(asked[1].starts_with("PUT ") && asked[1].contains("if-none-match: *"), "{asked:?}");
     assert!(asked[2].contains("comp=metadata"), "{asked:?}");
-    // Without an answer to the upload, it is unknown whether the module was stored.
+    // The upload gets no answer, so it is unknown whether the module was stored.
     let (answer, _) = put(vec![missing(), String::new()]).await;
     assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
 }
 
-/// If another client leases the blob of a module or of a node, the store reports an unknown outcome, not a lost lease.
+/// Another client may hold a lease on the blob of a module or a node. The store then reports an unknown outcome, not a
+/// lost lease.
 #[tokio::test]
 async fn blob_leased_by_another_client_is_unknown() {
     let (address, server) = answer(vec![ends("412 Precondition Failed", "LeaseIdMissing"); 3]);

@@ -1,4 +1,4 @@
-//! File systems whose locks may not reach other machines: the store must refuse them.
+//! File systems whose locks may have no effect on other machines. The store must refuse such file systems.
 
 use baton_election::{Op, StoreError};
 use baton_store::{LeaseStore, SqliteStore};

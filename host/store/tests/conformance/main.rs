@@ -1,4 +1,4 @@
-//! The conformance suite on every store, and tests of problems that only one of the stores can have.
+//! Runs the conformance suite on every store. Also tests problems that only one of the stores can have.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::disallowed_methods, reason = "nobody suspends the machine while it is tested")]
@@ -15,7 +15,7 @@ use baton_election::{Reply, StoreError, Version};
 use baton_store::conformance::suite;
 use baton_test_support::{azurite, fuse, patience, proxy, skipped};
 
-/// Returns the version in an answer, which must contain a version.
+/// Returns the version in an answer. Panics if the answer contains none.
 #[track_caller]
 fn version_of(answer: Result<Reply, StoreError>) -> Version {
     match answer {

@@ -1,4 +1,4 @@
-//! The store in memory: the suite, and the injected faults.
+//! Tests of the store in memory: the conformance suite, and the faults that tests can inject.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

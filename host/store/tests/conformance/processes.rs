@@ -1,5 +1,5 @@
-//! The embedded store in other processes, which run this test binary. Some are killed, and some run in another time
-//! namespace.
+//! Tests of the embedded store in several processes, which run this test binary. Some of them are killed, and some run
+//! in a different time namespace.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::Path;
@@ -16,14 +16,14 @@ use crate::patience::Patience;
 use crate::skipped::skipped;
 use crate::suite::record;
 
-/// The environment variable with the role of a process.
+/// The environment variable that tells a child process its role.
 const ROLE: &str = "BATON_TEST_ROLE";
 const FOLDER: &str = "BATON_TEST_FOLDER";
-/// The start of a message to the parent process. It sets messages apart, because the test harness prints to the same
-/// output.
+/// The start of a message to the parent process. It distinguishes messages from the test harness's output, which goes
+/// to the same place.
 const SAYS: &str = "\n@ ";
 
-/// Another process on the store. Dropping this kills the process.
+/// A child process that uses the store. Dropping this value kills the process.
 struct Process {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -46,7 +46,7 @@ impl Process {
         Self { child, lines }
     }
 
-    /// Waits for the next message of the process.
+    /// Waits for the process's next message.
     fn hear(&mut self) -> String {
         self.lines
             .by_ref()
@@ -74,7 +74,7 @@ fn say(text: &str) {
     out.flush().unwrap();
 }
 
-/// The entry point of the other processes: does the work that [`ROLE`] names.
+/// The entry point of the child processes. Does the work of the role in [`ROLE`].
 #[tokio::test]
 #[ignore = "run by the tests beside it, as a process of its own"]
 async fn as_a_process_of_its_own() {
@@ -96,7 +96,7 @@ fn random_id() -> LeaseId {
     LeaseId::from_random(u128::from_be_bytes(bits))
 }
 
-/// Repeats a request while its outcome is unknown.
+/// Repeats a request until its outcome is known.
 async fn insist(store: &SqliteStore, election: &ElectionName, op: Op) -> Result<Reply, StoreError> {
     loop {
         match store.request(election, op.clone()).await {
@@ -131,7 +131,7 @@ async fn terms(store: &SqliteStore) {
         let op = Op::Write { id, version: version.clone(), record: record(term) };
         match store.request(&election, op).await {
             Ok(Reply::Version(written)) => version = written,
-            // The parent process may hold the store's lock while it reads.
+            // The request may fail because the parent process is reading, and holds the store's lock.
             Err(StoreError::Unknown(_)) => version = read(store, &election).await.1,
             other => panic!("{other:?}"),
         }
@@ -154,7 +154,7 @@ fn answered_write_survives_when_its_process_is_killed() {
                 highest = process.hear().parse().unwrap();
             }
             process.kill();
-            // If the process was killed during a transaction, the next reader undoes the transaction.
+            // If the process was killed during a transaction, this read rolls the transaction back.
             let (lease, _, term) = read(&store, &election()).await;
             assert!(term >= highest, "term {term} after {highest} was begun");
             assert_eq!(lease, LeaseState::Held);
@@ -163,7 +163,7 @@ fn answered_write_survives_when_its_process_is_killed() {
     });
 }
 
-/// The lease length in `hold`. It is long, because renewals may be late on a slow machine.
+/// Length of the lease in `hold`. It is long because renewals may be late on a slow machine.
 const HELD: Duration = Duration::from_secs(8);
 
 async fn hold(store: &SqliteStore) {
@@ -189,8 +189,8 @@ fn holder_in_another_time_namespace_is_judged_by_watching() {
     let folder = TempDir::new().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let store = SqliteStore::new(folder.path());
-    // The holder's clock is behind this process's clock by more than the length of the lease. Measured by this
-    // process's clock, each lease of the holder has already expired.
+    // The holder's clock lags behind this process's clock by more than a lease. By this process's clock, every lease of
+    // the holder seems to have expired already.
     let up = rustix::time::clock_gettime(ClockId::Boottime).tv_sec;
     let mut unshare = Command::new("unshare");
     unshare.args(["--time", "--fork", "--kill-child", "--boottime", &format!("-{}", up / 2)]);
@@ -200,7 +200,7 @@ fn holder_in_another_time_namespace_is_judged_by_watching() {
         create(&store, &election()).await;
         let mut holder = Process::start_by(unshare, "hold", folder.path());
         let mut renewed = 0_u64;
-        // These renewals together take longer than one lease.
+        // All of these renewals together take longer than one lease.
         for _ in 0..8 {
             renewed = holder.hear().parse().unwrap();
             assert_eq!(read(&store, &election()).await.0, LeaseState::Held);

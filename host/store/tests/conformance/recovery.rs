@@ -1,4 +1,4 @@
-//! The embedded store while its disk hangs or cannot be written, and afterwards.
+//! Tests of the embedded store while its disk hangs or cannot be written, and after the disk has recovered.
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,7 +26,7 @@ async fn renew(store: &SqliteStore) -> Result<Reply, StoreError> {
     store.request(&job(), Op::Renew { id: a() }).await
 }
 
-/// Begins another client's transaction, which does not end until the returned connection is dropped.
+/// Starts a transaction of another client. It ends when the returned connection is dropped.
 fn locked(folder: &Path) -> Connection {
     let other = Connection::open(folder.join("lease.db")).unwrap();
     other.busy_timeout(Duration::from_secs(5)).unwrap();
@@ -37,13 +37,13 @@ fn locked(folder: &Path) -> Connection {
 #[tokio::test]
 async fn handle_writes_again_when_the_disk_becomes_writable() {
     let Some(disk) = Disk::mount() else { return };
-    // Close the store first: a disk with a file open for writing cannot become read-only.
+    // Close the store first: a disk cannot become read-only while a file on it is open for writing.
     drop(held(disk.path()).await);
     assert!(mount(&["-o", "remount,ro"], disk.path()), "root may remount");
     let store = SqliteStore::new(disk.path());
     let renewed = renew(&store).await;
     assert!(matches!(renewed, Err(StoreError::Misconfigured(_))), "{renewed:?}");
-    // This read opens a read-only connection, which must not be used for the next request.
+    // This read opens a read-only connection. The store must not use this connection for the next request.
     assert!(store.request(&job(), Op::Read).await.is_ok());
     assert!(mount(&["-o", "remount,rw"], disk.path()), "root may remount");
     assert_eq!(renew(&store).await, Ok(Reply::Done));
@@ -56,7 +56,7 @@ async fn store_writes_again_when_the_full_disk_has_room() {
     let filler = disk.path().join("filler");
     let fills = || assert!(std::fs::write(&filler, [0; 1 << 17]).is_err(), "the disk is not full");
     fills();
-    // The renewal succeeds, because the kept journal has enough room for it.
+    // The renewal succeeds: SQLite has kept its journal file, which has enough room.
     assert_eq!(renew(&store).await, Ok(Reply::Done));
     std::fs::remove_file(disk.path().join("lease.db-journal")).unwrap();
     fills();
@@ -96,12 +96,13 @@ async fn given_up_tries_do_not_pile_up_while_the_disk_hangs() {
         };
         runtime.spawn(give_up).await.unwrap();
     }
-    // One of these threads is the runtime's worker. The other threads stay for a while after their work is done.
+    // One of the threads is the runtime's worker. A thread that runs requests exits only some time after its last
+    // request.
     let requests = threads_named(THREADS) - 1;
     drop(lock);
     runtime.shutdown_background();
-    // A thread that has just finished its request may not be free for the next one yet. So there may be more threads
-    // than pending requests, and many more on a slow machine. But there must not be one thread for each try.
+    // A thread that has just finished a request may not be ready for the next one yet. There may therefore be more
+    // threads than pending requests, and many more on a slow machine, but not one for each try.
     assert!((1..=TRIES / 2).contains(&requests), "{requests} threads");
 }
 

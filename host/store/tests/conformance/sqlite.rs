@@ -1,4 +1,4 @@
-//! The embedded store: the suite, and faults of files, disks, boots and processes.
+//! Tests of the embedded store: the conformance suite, and faults of files, disks, boots and processes.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -17,7 +17,7 @@ use super::suite::{self, Backend, StoreBench, a, b, job, record, text};
 use super::{assert_lost, version_of};
 use crate::skipped::skipped;
 
-/// A store in a folder of its own. Each call to [`Backend::open`] returns a new handle, as another process would have.
+/// A store in its own folder. Each call to [`Backend::open`] returns a new handle, like that of another process.
 struct Folder(TempDir);
 
 async fn folder() -> Folder {
@@ -57,7 +57,7 @@ async fn passes_the_suite() {
     suite::run(folder).await;
 }
 
-/// A folder that an earlier version created has no file for state.
+/// A folder that was created by an earlier version of Baton has no file for state.
 #[tokio::test]
 async fn state_file_is_added_to_an_older_folder() {
     let folder = folder().await;
@@ -83,7 +83,7 @@ async fn lock_on_the_state_delays_no_renewal() {
     store.write(VersionedObject::State, &job(), None, text("x")).await.unwrap();
 }
 
-/// A host that is frozen while it writes keeps its lock on the file.
+/// A host that is frozen during a write keeps its lock on the file.
 #[tokio::test]
 async fn lock_on_control_delays_neither_announcements_nor_a_recall() {
     let folder = folder().await;
@@ -96,7 +96,7 @@ async fn lock_on_control_delays_neither_announcements_nor_a_recall() {
     assert_eq!(store.request(&job(), Op::Recall).await, Ok(Reply::Term(9)));
 }
 
-/// A folder that an earlier version created has no files for modules.
+/// A folder that was created by an earlier version of Baton has no files for modules.
 #[tokio::test]
 async fn module_files_are_added_to_an_older_folder() {
     let folder = folder().await;
@@ -147,7 +147,7 @@ async fn damaged_module_files_are_named() {
     store.write(VersionedObject::State, &job, None, text("x")).await.unwrap();
 }
 
-/// A client that writes a module for a long time blocks no other client.
+/// A client that takes a long time to write a module must not block other clients.
 #[tokio::test]
 async fn lock_on_modules_delays_no_renewal_and_no_control_reading() {
     let folder = folder().await;
@@ -186,14 +186,14 @@ async fn holder_has_lost_when_the_file_was_moved_away() {
     assert_lost(&bench.release(a()).await);
     let answer = bench.ask(Op::Read).await;
     assert!(matches!(answer, Err(StoreError::Misconfigured(_) | StoreError::Unknown(_))), "{answer:?}");
-    // The store has not silently created a new file.
+    // The store must not silently create a new file.
     assert!(!path.exists());
 }
 
 #[tokio::test]
 async fn holder_has_lost_when_the_file_was_replaced() {
     let (path, bench) = held().await;
-    // The copy has the same content, but it is not the file in which the lease was acquired.
+    // The copy has the same content, but is not the file in which the lease was acquired.
     std::fs::copy(&path, path.with_extension("copy")).unwrap();
     std::fs::rename(path.with_extension("copy"), &path).unwrap();
     assert_lost(&bench.renew(a()).await);
@@ -232,7 +232,7 @@ async fn lease_of_another_boot_counts_from_its_first_reading() {
     }
 }
 
-/// The environment variable that makes this test binary one of many racing processes.
+/// The environment variable that turns this test binary into one of many competing processes.
 const RACER: &str = "BATON_TEST_RACER";
 
 #[tokio::test]
@@ -287,18 +287,18 @@ async fn wait_for(file: &Path) {
     panic!("nobody made {}", file.display());
 }
 
-/// A small disk, unmounted when it is dropped.
+/// A small disk. It is unmounted when this value is dropped.
 pub struct Disk(TempDir);
 
 impl Disk {
-    /// Mounts a disk. If this process may not mount, prints a message and returns `None`.
+    /// Mounts a disk. If this process has no right to mount, prints a message and returns `None`.
     pub fn mount() -> Option<Self> {
         Self::mount_with("size=512k")
     }
 
     fn mount_with(options: &str) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
-        // Set the mode, because other users may write to a tmpfs by default.
+        // Set the mode: by default, other users may write to a tmpfs.
         if mount(&["-t", "tmpfs", "-o", &format!("{options},mode=700"), "tmpfs"], dir.path()) {
             return Some(Self(dir));
         }
@@ -318,7 +318,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // The last connection may still be closing on another thread.
+        // Unmount lazily: another thread may still be closing the last connection.
         let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
     }
 }
@@ -332,7 +332,7 @@ fn fill(dir: &Path) {
     while file.write(&[0; 512]).is_ok_and(|written| written > 0) {}
 }
 
-/// Applies `trouble` to a disk with a store. Returns the answers that a holder and a reader get afterwards.
+/// Applies `trouble` to a disk with a store. Returns the answers to a renewal and to a read after that.
 async fn on_a_disk(trouble: impl FnOnce(&Path)) -> Option<(Result<Reply, StoreError>, Result<Reply, StoreError>)> {
     let disk = Disk::mount()?;
     let store = disk.store();
@@ -370,7 +370,7 @@ async fn disk_that_takes_no_files_is_reported_with_a_remedy() {
 #[tokio::test]
 async fn full_disk_is_unknown_and_can_still_be_read() {
     let fill_all = |dir: &Path| {
-        // Remove the kept journal, which would have enough room for the renewal.
+        // Remove the journal file that SQLite has kept: it has enough room for the renewal.
         std::fs::remove_file(dir.join("lease.db-journal")).unwrap();
         fill(dir);
     };
@@ -380,7 +380,7 @@ async fn full_disk_is_unknown_and_can_still_be_read() {
 }
 
 /// A takeover writes more than a renewal: it also writes the record, and finally marks it as released. The table for
-/// the mark does not exist yet.
+/// this mark does not exist yet.
 #[tokio::test]
 async fn lease_is_taken_over_while_the_disk_is_full() {
     let Some(disk) = Disk::mount() else { return };
@@ -418,7 +418,7 @@ async fn read_only_disk_is_reported() {
     );
 }
 
-/// This store does not note the time of an announcement, so the time that the node wrote into its announcement counts.
+/// This store does not note when an announcement was written. It uses the time that the node put into the announcement.
 #[tokio::test]
 async fn announcements_of_dead_nodes_are_withdrawn_by_their_own_time() {
     let folder = folder().await;

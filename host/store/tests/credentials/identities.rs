@@ -1,5 +1,5 @@
-//! Tokens of identities. One small server on loopback replaces the service that issues tokens, and another one replaces
-//! the storage account. The real services cannot be tested here.
+//! Tests of tokens for Azure identities. The services that issue tokens, and the storage account, are replaced by small
+//! servers on loopback. The real services cannot be tested here.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use super::answers;
 
-/// A server that keeps every request. Dropping this stops the server.
+/// A server that keeps every request that it receives. Dropping this value stops the server.
 struct Server {
     address: SocketAddr,
     requests: Arc<Mutex<Vec<String>>>,
@@ -18,7 +18,7 @@ struct Server {
 }
 
 impl Server {
-    /// Starts a server. `answer` turns a whole request into a status and a body.
+    /// Starts a server. `answer` maps a whole request to a status and a body.
     fn start(answer: impl Fn(&str) -> (&'static str, String) + Send + 'static) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -33,7 +33,7 @@ impl Server {
                 let (status, body) = answer(&request);
                 kept.lock().unwrap().push(request);
                 let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
-                // The client may have given up.
+                // Ignore errors: the client may have given up.
                 let _ = client.write_all((head + &body).as_bytes());
             }
         });
@@ -54,7 +54,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::SeqCst);
-        // Wake the server, which waits for a connection.
+        // Connect once, to wake the server's thread: it is waiting for a connection.
         let _ = TcpStream::connect(self.address);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -62,7 +62,7 @@ impl Drop for Server {
     }
 }
 
-/// Reads a whole request: the head, and a body of the length that the head announces.
+/// Reads a whole request: the head, and a body of the announced length.
 fn read(client: &mut TcpStream) -> String {
     let mut request = Vec::new();
     let mut bytes = [0; 4096];
@@ -82,7 +82,7 @@ fn read(client: &mut TcpStream) -> String {
     }
 }
 
-/// Answers like a storage account that knows one token, but denies access to its owner.
+/// Answers like a storage account that accepts one token, but grants its owner no access.
 fn of_account(request: &str, token: &str) -> (&'static str, String) {
     if request.contains(&format!("authorization: Bearer {token}\r\n")) {
         ("403 Forbidden\r\nx-ms-error-code: AuthorizationPermissionMismatch", String::new())
@@ -95,7 +95,7 @@ fn far_future() -> i64 {
     time::OffsetDateTime::now_utc().unix_timestamp() + 86_400
 }
 
-/// Answers like the endpoint of a machine's identities.
+/// Answers like the endpoint at which a machine gets tokens for its identities.
 fn of_machine(request: &str) -> (&'static str, String) {
     let token = match request.lines().next().unwrap_or_default() {
         line if line.contains("client_id=assigned") => "of-the-assigned",
@@ -110,7 +110,7 @@ fn of_machine(request: &str) -> (&'static str, String) {
     ("200 OK", body)
 }
 
-/// Sends requests to an account that knows `token`, from a process with these variables.
+/// Sends requests to an account that accepts `token`, from a process with these environment variables.
 fn ask(token: &'static str, variables: &[(&str, &str)]) -> (String, Server) {
     let account = Server::start(move |request| of_account(request, token));
     let endpoint = format!("{}/contoso", account.url());
@@ -118,7 +118,7 @@ fn ask(token: &'static str, variables: &[(&str, &str)]) -> (String, Server) {
     (answers("azure://contoso/leases", &variables), account)
 }
 
-/// Asserts that the account accepted the token: it gives this answer only if it knows the token.
+/// Asserts that the account accepted the token: without the right token, its answer would be different.
 #[track_caller]
 fn assert_known(told: &str) {
     assert!(
@@ -131,7 +131,7 @@ fn assert_known(told: &str) {
 fn machine_identity_is_requested_by_its_client_id() {
     let machine = Server::start(of_machine);
     let endpoint = format!("{}/", machine.url());
-    // The environment's proxy must not be used for the machine's own endpoint.
+    // The machine's own endpoint must not be reached through the proxy in the environment.
     let proxy = Server::start(|_| ("502 Bad Gateway", String::new()));
     let at = ("AZURE_POD_IDENTITY_AUTHORITY_HOST", endpoint.as_str());
     let proxied = [("HTTP_PROXY", proxy.url()), ("http_proxy", proxy.url())];
@@ -141,7 +141,7 @@ fn machine_identity_is_requested_by_its_client_id() {
     assert_known(&told);
     assert!(!account.requests("/contoso/leases/").is_empty());
     let asked = machine.requests("GET /metadata/identity/oauth2/token?");
-    // One token serves all requests to the store.
+    // The store uses one token for all requests.
     let [one] = &asked[..] else { panic!("{asked:?}") };
     assert!(one.contains("resource=https%3A%2F%2Fstorage.azure.com&client_id=assigned"), "{one}");
     assert!(one.contains("metadata: true\r\n"), "{one}");
@@ -159,7 +159,7 @@ fn machine_identity_is_requested_by_its_client_id() {
 
 #[test]
 fn token_is_discarded_when_the_store_refuses_it() {
-    // The server at the machine's endpoint issues a different token each time. All tokens are valid for a day.
+    // The machine's endpoint issues a new token for each request. All of them are valid for a day.
     let given = AtomicUsize::new(0);
     let machine = Server::start(move |_| {
         let (number, expires_on) = (given.fetch_add(1, Ordering::SeqCst) + 1, far_future());
@@ -169,7 +169,7 @@ fn token_is_discarded_when_the_store_refuses_it() {
         ("200 OK", body)
     });
     let endpoint = format!("{}/", machine.url());
-    // The account refuses the first token. The first of several requests notices this.
+    // The account refuses the first token. The store finds this out with its first request.
     let (told, account) = ask("token-2", &[("AZURE_POD_IDENTITY_AUTHORITY_HOST", endpoint.as_str())]);
     assert!(told.contains("InvalidAuthenticationInfo"), "{told}");
     assert_known(&told);
@@ -177,7 +177,7 @@ fn token_is_discarded_when_the_store_refuses_it() {
     let refused = asked.iter().filter(|request| request.contains("Bearer token-1\r\n")).count();
     assert_eq!(refused, 1, "it was shown again: {asked:?}");
     assert!(asked.len() > 2 && asked[1..].iter().all(|request| request.contains("Bearer token-2\r\n")), "{asked:?}");
-    // A forbidden request does not make the store fetch another token.
+    // A request that is forbidden does not make the store fetch a new token.
     assert_eq!(machine.requests("").len(), 2);
 }
 

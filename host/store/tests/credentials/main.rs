@@ -1,5 +1,5 @@
-//! The Azure store's account and credentials. They come from the environment, so each test runs in a process of its
-//! own.
+//! Tests of the Azure store's account and credentials. These come from environment variables, so each test runs in a
+//! process of its own.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::disallowed_methods, reason = "nobody suspends the machine while it is tested")]
@@ -18,14 +18,15 @@ use baton_store::StoreUrl;
 use baton_test_support::azurite::Azurite;
 use time::OffsetDateTime;
 
-/// The variable with the URL of the store that the process uses.
+/// The environment variable with the URL of the store to use.
 const STORE: &str = "BATON_TEST_STORE";
 const CONNECTION_STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 const CONTAINER: &str = "container";
-/// The emulator's well-known key.
+/// The emulator's well-known account key.
 const KEY: &str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// Sends requests to a store from a process with these variables. Returns its output about the answers.
+/// Sends requests to a store from a process with these environment variables. Returns what the process prints about the
+/// answers.
 pub fn answers(store: &str, variables: &[(&str, &str)]) -> String {
     let out = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "--nocapture", "as_a_process_of_its_own"])
@@ -71,7 +72,7 @@ async fn as_a_process_of_its_own() {
     }
 }
 
-/// Creates the container, and returns a SAS with these rights to the container.
+/// Creates the container. Returns a SAS that grants these rights to the container.
 async fn container(azurite: &Azurite, rights: BlobSasPermissions) -> String {
     client(azurite).create().await.unwrap();
     signature(azurite, rights).await
@@ -87,7 +88,7 @@ fn client(azurite: &Azurite) -> ContainerClient {
     ClientBuilder::with_location(location, StorageCredentials::emulator()).container_client(CONTAINER)
 }
 
-/// The rights that a host needs.
+/// All the rights that a host needs.
 fn enough() -> BlobSasPermissions {
     BlobSasPermissions { read: true, write: true, create: true, add: true, list: true, ..Default::default() }
 }
@@ -110,13 +111,13 @@ async fn credentials_of_the_environment_are_used_and_never_shown() {
     assert!(wrong.contains("create: ") && wrong.contains("Misconfigured"), "{wrong}");
     assert!(!wrong.contains("c2VjcmV0"), "{wrong}");
 
-    // This is not the emulator's key.
+    // This is not the emulator's account key.
     let other = "AccountName=devstoreaccount1;AccountKey=c2VjcmV0c2VjcmV0";
     let wrong = answers(&at(&azurite), &[(CONNECTION_STRING, other)]);
     assert!(wrong.contains("Misconfigured") && wrong.contains("check the key"), "{wrong}");
     assert!(!wrong.contains("c2VjcmV0"), "{wrong}");
 
-    // Nothing listens at this address, and the error must contain it.
+    // Nothing listens on this address. The error must contain the address.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let nobody = answers(&format!("azurite://{closed}/{CONTAINER}"), &[(CONNECTION_STRING, &with_sas(&spoilt))]);
     assert!(nobody.contains("create: ") && nobody.contains(&closed.to_string()), "{nobody}");
@@ -149,7 +150,7 @@ async fn signature_without_rights_is_reported_with_a_remedy() {
             assert!(line.contains(&format!("the container {CONTAINER}")) && line.contains("the rights"), "{line}");
         }
         for request in allowed {
-            // The store either carries out the request, or refuses it for a reason other than missing rights.
+            // The store carries out the request, or refuses it for some other reason than missing rights.
             assert!(!line(request).contains("Misconfigured"), "{told}");
         }
     }
@@ -162,7 +163,7 @@ async fn account_address_comes_from_connection_string_or_endpoint() {
     let endpoint = format!("http://{}/devstoreaccount1", azurite.address());
     let account = format!("azure://devstoreaccount1/{CONTAINER}");
     let by_key = format!("AccountName=devstoreaccount1;AccountKey={KEY};BlobEndpoint={endpoint};");
-    // The portal's format: without an account name, and with a slash at the end of the endpoint.
+    // The format that the Azure portal shows: no account name, and a slash at the end of the endpoint.
     let by_sas = format!("BlobEndpoint={endpoint}/;SharedAccessSignature={sas}");
     let elsewhere = ("AZURE_STORAGE_SERVICE_ENDPOINT", endpoint.as_str());
     for (n, variables) in [

@@ -49,8 +49,8 @@ fn read_to_reset(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&read).into_owned()
 }
 
-/// Waits until `begun` has arrived, and makes the host kill the instance. Checks that this resets the request's
-/// connection.
+/// Waits until the server has received `begun`, and makes the host kill the instance. Checks that the kill resets the
+/// request's connection.
 fn is_reset_by_a_kill(behaviour: &str, begun: &str) {
     let fleet = fleet();
     let (listener, url) = listen();
@@ -82,7 +82,7 @@ fn unsent(stream: &TcpStream) -> u64 {
     };
     let (theirs, ours) = (hex(stream.peer_addr().unwrap()), hex(stream.local_addr().unwrap()));
     let listed = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    // The columns are `sl local rem st tx:rx …`.
+    // The columns of `/proc/net/tcp` are `sl local rem st tx:rx …`.
     let mut words = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let found = words.find(|words| words.get(1..3) == Some(&[theirs.as_str(), ours.as_str()]));
     let queue = found.and_then(|words| words.get(4)?.split(':').next().map(str::to_owned));
@@ -103,7 +103,7 @@ fn killed_host_leaves_no_data_for_kernel_to_send() {
     });
     node.signal(Signal::KILL);
     node.wait();
-    // The data that had arrived can still be read. Then the read fails with the reset.
+    // The data that had already arrived can still be read, and then the read fails with a reset.
     read_to_reset(&mut stream);
     fleet.check_promises();
 }
@@ -121,7 +121,7 @@ fn paused_leader_writes_nothing_when_it_resumes() {
     a.pause();
     let mut new = accept(&listener);
     read_until(&mut new, "line 10 of term 2\n");
-    // Reads all data of the old leader that was in the kernel's buffers.
+    // Reads all of the old leader's data that is still in the kernel's buffers.
     old.set_nonblocking(true).unwrap();
     let mut buffer = [0; 4096];
     until("an empty queue", || {

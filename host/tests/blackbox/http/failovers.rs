@@ -1,4 +1,4 @@
-//! A server that remembers the highest term of its requests, over many failovers.
+//! A server that remembers the highest term in the requests that it receives, tested over many failovers.
 
 use std::sync::{Arc, Mutex};
 
@@ -37,8 +37,8 @@ fn fencing_server_sees_no_lower_term_over_200_failovers(fleet: Fleet) {
         Reply::ok("")
     });
     // Reclaim is off. With reclaim, the next leader's request could arrive before the server has read the killed
-    // leader's last request. The grace is long, so that a stopping instance still gets the answer to its last request
-    // on a busy machine.
+    // leader's last request. The grace is long, so that a stopping instance gets the answer to its last request even on
+    // a busy machine.
     let start = |name: &str| {
         let launch = launch_with_times(fleet.lease(), "10s", &fleet, name, "report", &server.url());
         launch.arg("--reclaim=false").flag("--allow-http", server.url()).start()

@@ -1,4 +1,4 @@
-//! Grants of HTTP requests, refused requests, and the events about them.
+//! Grants for HTTP requests, refused requests, and the events about both.
 
 use crate::fleet::Fleet;
 use crate::guests::asks_over_http;
@@ -110,7 +110,7 @@ fn logged_flag_can_be_pasted_into_a_shell() {
     let refusal = events(&fleet, "request_refused").remove(0);
     assert!(!refusal.raw.contains("hunter2"), "a query may contain a token: {refusal:?}");
     node.terminate();
-    // Pastes the flag after a command in a shell, as an operator would.
+    // Pastes the suggested flag into a shell command, as an operator would.
     let folder = tempfile::tempdir().unwrap();
     let pasted = format!("printf '%s\\n' {}", refusal.text("flag"));
     let run = std::process::Command::new("sh").args(["-c", &pasted]).current_dir(folder.path()).output().unwrap();
@@ -159,8 +159,9 @@ fn granted_name_reaches_loopback_only_if_marked_private() {
     assert!(results(&fleet, &node)[0].ends_with("200 inside"));
 }
 
-/// The owner of a granted name points the name at a public address of this machine, or at a neighbor on an IPv6 link.
-/// An interface can have secondary IPv4 addresses next to its primary one, so the test tries both.
+/// The owner of a granted name points the name at a public address of this machine, or at the address of a neighbor on
+/// an IPv6 link. An interface can have secondary IPv4 addresses in addition to its primary one, so the test tries both
+/// kinds.
 #[test]
 fn granted_name_does_not_reach_public_address_of_own_machine() {
     const SETUP: &str = "ip link set lo up && ip address add 93.184.216.34/24 dev lo && \

@@ -12,7 +12,7 @@ use crate::patience::{LOOK, Patience};
 
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The number of the connection, from 1.
+    /// The number of the connection on which the request arrived, counted from 1.
     pub connection: usize,
     pub line: String,
     pub headers: Vec<String>,
@@ -102,7 +102,7 @@ impl Server {
         Self { port, shared, acceptor: Some(acceptor) }
     }
 
-    /// Returns the server's URL without a path. Its host is an IP address, not a name.
+    /// Returns the server's URL without a path. The host in the URL is an IP address, not a name.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
@@ -128,7 +128,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::Release);
-        // Wakes the acceptor, so that it notices the stop.
+        // This connection wakes the acceptor, so that it notices the stop.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();

@@ -1,4 +1,4 @@
-//! HTTPS: trust in certificates.
+//! HTTPS, and which server certificates a host trusts.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener};

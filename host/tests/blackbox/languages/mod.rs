@@ -1,4 +1,5 @@
-//! The scheduler of `examples/scheduler`, in each language, on the real binary across a crash and a hand-off.
+//! The scheduler from `examples/scheduler`, in each language. The tests run it on the real binary, through a crash and
+//! a hand-off.
 //!
 //! `make examples` builds the components. The test's process runs the workers, which record each offer.
 mod swaps;
@@ -22,9 +23,9 @@ const PARTITIONS: u64 = 12;
 /// The grace is longer than a clean shutdown takes on any machine.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// A partition that a worker takes just before the leader crashes. The worker's answer does not arrive.
+/// A partition that a worker takes just before the leader crashes. The worker does not answer the offer.
 const LOST_IN_THE_CRASH: u64 = 4;
-/// A partition that a worker takes just before the leader is asked to stop. The worker's answer does not arrive.
+/// A partition that a worker takes just before the leader is asked to stop. The worker does not answer the offer.
 const CUT_OFF_BY_THE_STOP: u64 = 8;
 
 macro_rules! languages {
@@ -94,8 +95,8 @@ fn survives_a_crash_and_a_hand_off(language: &str, fleet: &Fleet) {
     each_is_acknowledged_as_it_was_taken(&fleet.saved(), &offers, &fleet.workers);
 }
 
-/// Checks that each partition is offered once, except for the 2 partitions whose acknowledgements were lost. Those are
-/// offered twice, both times to the same worker.
+/// Checks that each partition is offered once, except for the 2 partitions whose acknowledgements were lost. These 2
+/// must be offered twice, both times to the same worker.
 fn each_is_offered_until_it_is_acknowledged(offers: &[Offer], terms: &[&Event]) {
     let [first, second, third] = *terms else { panic!("there are three terms") };
     for partition in 0..PARTITIONS {
@@ -120,8 +121,8 @@ fn no_lower_term_after_a_higher(offers: &[Offer]) {
     assert!(offers.iter().all(|offer| !offer.was_refused), "a worker refused a lower term: {offers:?}");
 }
 
-/// Checks that the final state contains each partition once. Its entry must name the worker, and the term in which the
-/// worker first took the partition.
+/// Checks that the final state contains each partition once. Each entry must name the worker that took the partition,
+/// and the term in which that worker first took it.
 fn each_is_acknowledged_as_it_was_taken(
     saved: &BTreeMap<String, Acknowledgement>,
     offers: &[Offer],
@@ -141,8 +142,8 @@ struct Fleet {
     home: TempDir,
     store: String,
     lease: &'static str,
-    /// True if the kernel may report a node's death to the other nodes. False makes the nodes behave as if each ran on
-    /// its own machine.
+    /// True if the nodes learn of each other's deaths from the kernel. If false, they behave as if each ran on its own
+    /// machine.
     has_witness: bool,
     /// Keeps the emulator running while nodes use it.
     azurite: Option<Azurite>,
@@ -239,7 +240,7 @@ impl Fleet {
         }
     }
 
-    /// Checks that the instance of this term returned by itself, before the grace was over.
+    /// Checks that this term's instance returned on its own, before the grace was over.
     fn obeyed_within_the_grace(&self, started: &Event) {
         let find = |name: &str| {
             let is_it = |event: &&Event| event.name == name && event.term == started.term;

@@ -1,4 +1,4 @@
-//! Swaps from one version of a coordinator in JavaScript to another, in the middle of its work.
+//! Swaps from one version of a JavaScript coordinator to the next, while the coordinator is working.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,8 +23,8 @@ fn on_azurite() {
 }
 
 fn take_over_from_one_another(mut fleet: Fleet) {
-    // The lease is long, so that renewals are not late on a busy machine. An instance that stops because of a late
-    // renewal is not swapped.
+    // The lease is long, so that renewals are not late on a busy machine. If an instance stops because of a late
+    // renewal, the next version starts without a swap.
     fleet.lease = "60s";
     let file = fleet.home.path().join("current.wasm");
     let put = |label: usize| {

@@ -1,4 +1,4 @@
-//! Workers on loopback: they take partitions as `examples/scheduler/README.md` says, and record each offer.
+//! Workers on loopback. They take partitions as described in `examples/scheduler/README.md`, and record each offer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
@@ -40,7 +40,7 @@ struct State {
     offers: Vec<Offer>,
     highest: u64,
     taken: BTreeMap<(usize, u64), u64>,
-    /// Partitions whose next offer a worker takes but does not answer.
+    /// Partitions whose next offer must stay unanswered. A worker takes the offer, but does not answer it.
     to_hold: BTreeSet<u64>,
     held: BTreeMap<u64, TcpStream>,
     ended: bool,

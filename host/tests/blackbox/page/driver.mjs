@@ -15,7 +15,7 @@ const options = {
   ],
 };
 
-// Chromium may crash while it starts (SIGSEGV, seen once), for reasons outside of the page.
+// Retries, because Chromium may crash while it starts (SIGSEGV, seen once). The page does not cause these crashes.
 async function launch(tries) {
   try {
     return await chromium.launchPersistentContext(profile, options);
@@ -39,7 +39,7 @@ const does = {
     opened.on('console', (message) => lines.push(`${message.type()}: ${message.text()}`));
     opened.on('pageerror', (error) => lines.push(`error: ${error}`));
     opened.on('request', (request) => { if (new URL(request.url()).origin !== new URL(url).origin && !request.url().startsWith('data:')) lines.push(`asks ${request.url()}`); });
-    // Animations would take CPU time that the hosts need.
+    // Disables animations, because they would take CPU time that the hosts need.
     await opened.emulateMedia({ colorScheme: scheme, reducedMotion: 'reduce' });
     await opened.setViewportSize({ width, height });
     await opened.goto(url);

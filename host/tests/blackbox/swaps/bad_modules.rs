@@ -1,4 +1,4 @@
-//! Bad modules from each kind of source. None of them runs, and none of them stops the running version.
+//! Bad modules from each kind of module source. No bad module may run or stop the running version.
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -99,7 +99,7 @@ fn bad_modules_neither_run_nor_stop_another(fleet: &Fleet, source: &Source) {
     fleet.check_the_count();
 }
 
-/// Returns bad modules, each with a part of the error with which hosts refuse it.
+/// Returns bad modules, each with a part of the error that hosts report when they refuse that module.
 fn bad_modules(signer: &Signer, source: &Source, with_slow: bool) -> Vec<(Offered, &'static str)> {
     let stranger = Signer::with_new_key();
     let damaged = |name: &str, damage: &dyn Fn(&mut Vec<u8>)| {
@@ -124,14 +124,15 @@ fn bad_modules(signer: &Signer, source: &Source, with_slow: bool) -> Vec<(Offere
         (signed(modules::component("", "baton:host/task@0.9.0")), "update the host"),
         (signed(vec![0; (64 << 20) + 1]), source.size_error()),
     ];
-    // This module takes 6 s of CPU time, so it is tested on only one store. The kind of store makes no difference here.
+    // This module uses 6 s of CPU time before it is refused, so only one test includes it. The kind of source makes no
+    // difference here.
     if with_slow {
         bad.push((signed(modules::slow()), "more than 6s of CPU time"));
     }
     bad
 }
 
-/// A module in a source. `bytes` may be a damaged copy of `whole`.
+/// A module to put into a source. `bytes` may be a damaged copy of `whole`.
 struct Offered {
     whole: Vec<u8>,
     bytes: Vec<u8>,
@@ -139,7 +140,8 @@ struct Offered {
 }
 
 enum Source {
-    /// A link to the module's folder. Replacing the link changes the module and its signature at the same moment.
+    /// A symbolic link to the module's folder. Replacing the link changes the module and its signature at the same
+    /// time.
     File(PathBuf),
     Store,
     Registry(Registry),

@@ -1,4 +1,4 @@
-//! A push while a leader crashes, while no node leads, and while the store is unavailable.
+//! Pushes while a leader crashes, while no node leads, and while the store is unavailable.
 
 use rustix::process::Signal;
 
@@ -26,7 +26,7 @@ fn version_pushed_before_crash_runs_on_next_leader(fleet: Fleet) {
     fleet.push(&next);
     alpha.signal(Signal::KILL);
     let runs = fleet.runs(&next, term);
-    // Alpha may have started the new version just before the signal killed it.
+    // Alpha may have started the new version just before it was killed.
     if runs.from != beta.name {
         let again = fleet.runs(&next, runs.term);
         assert_eq!(again.from, beta.name);
@@ -73,8 +73,8 @@ fn no_version_is_replaced_while_store_is_away(fleet: Fleet) {
     let term = fleet.runs(&first, 0).term;
     let outage = fleet.store.hang();
     fleet.push_around(&next);
-    // The embedded store keeps modules and leases in different files, so a node can fetch the module while the leases
-    // are unavailable.
+    // The embedded store keeps modules and leases in different files. So a node can still fetch the module while the
+    // file of the leases is locked.
     if fleet.store.is_sqlite() {
         fleet.is_ready(&alpha, &next);
     }

@@ -20,10 +20,10 @@ scenarios! {
     ],
 }
 
-/// Number of swaps to versions that are written to a file.
+/// Number of swaps in the test that writes each version to a file.
 const SWAPS: usize = 100;
-/// Number of swaps to versions that are pushed to the store. They take longer, because nodes poll the store for each
-/// version.
+/// Number of swaps in the test that pushes each version to the store. A push takes longer to reach the nodes, because
+/// they poll the store.
 const PUSHES: usize = 8;
 
 fn hundred_versions_are_swapped_from_a_file(fleet: Fleet) {
@@ -79,7 +79,7 @@ fn last_of_ten_pushes_in_a_row_runs(fleet: Fleet) {
 
 fn push_during_a_swap_is_not_lost(fleet: Fleet) {
     let scene = Scene::new(fleet);
-    // The first version takes 7 s to stop, so the leader notices a push during its stop.
+    // The first version takes 7 s to stop. During that time, the leader notices the push of the third version.
     let versions = ["lingers 7", "lingers 0", "works 2"].map(|name| scene.fleet.version(name));
     let [slow, next, last] = &versions;
     scene.fleet.push(slow);
@@ -111,7 +111,8 @@ impl Scene {
     }
 
     /// Terminates the leader, and checks the effects of all its instances. Returns the number of swaps and the number
-    /// of failed instances. Each failure may add a swap back to the previous version, or may prevent a swap.
+    /// of failed instances. A failed instance may cause an additional swap back to the previous version, or may prevent
+    /// a swap.
     fn end(self, mut leader: Node) -> (usize, usize) {
         let Self { fleet, server } = self;
         fleet.check_that_it_led_throughout(&leader);
@@ -119,7 +120,8 @@ impl Scene {
         fleet.check_swaps();
         let starts = fleet.events("started");
         let swapped: Vec<_> = starts.iter().filter(|event| event.is_swap()).collect();
-        // On a busy machine, an instance may fail. The host then starts another instance of the same version.
+        // On a busy machine, an instance may fail. The host then starts another instance of the same version, which is
+        // not a swap.
         let changes = starts.windows(2).filter(|pair| pair[0].text("module") != pair[1].text("module"));
         let changes: Vec<_> = changes.map(|pair| [pair[0].text("module"), pair[1].text("module")]).collect();
         let reported: Vec<_> = swapped.iter().map(|swap| [swap.text("replaces"), swap.text("module")]).collect();
@@ -131,12 +133,13 @@ impl Scene {
         assert!(reported.iter().all(|swap| rest.any(|change| change == swap)), "{reported:?} of {changes:?}");
         assert!(changes.len() - reported.len() <= failed, "{failed} failed; {reported:?} of {changes:?}");
         for event in &swapped {
-            // Checks only that the event reports a gap. The benchmark measures how long the gap is.
+            // Checks only that the event reports the gap between the two instances. A benchmark measures how long the
+            // gap is.
             assert!(event.fields["gap_s"].as_f64().is_some_and(|gap| gap >= 0.0), "{event:?}");
             assert_ne!(event.text("module"), event.text("replaces"), "{event:?}");
         }
         fleet.check_the_count();
-        // The server must have received each request once, in order, and with its term.
+        // The server must have received each request exactly once, in order, and with the term in which it was sent.
         let requests = server.requests();
         let counts: Vec<u64> = requests.iter().map(|request| request.path()[1..].parse().expect("a count")).collect();
         assert!(counts.iter().copied().eq(1..=counts.len() as u64), "each count is reported once: {counts:?}");

@@ -1,4 +1,4 @@
-//! Swaps from one version of the coordinator to the next, failures during a swap, and rollbacks of a bad version.
+//! Swaps from one version of a coordinator to the next, failures during swaps, and rollbacks of bad versions.
 
 mod bad_modules;
 mod failovers;
@@ -41,10 +41,10 @@ impl Fleet {
         self.baton(&["push", version.path.to_str().expect("a path"), ELECTION])
     }
 
-    /// Pushes a version even during an outage of the store.
+    /// Pushes a version in a way that also works during an outage of the store.
     fn push_around(&self, version: &Version) {
         if self.store.is_sqlite() {
-            // `baton push` also opens the file of the leases, which the outage locks.
+            // `baton push` would also open the file of the leases, which is locked during the outage.
             return self.publish(&version.digest, version.bytes(), None);
         }
         let mut command = baton(self.home.path());
@@ -87,8 +87,8 @@ impl Fleet {
         self.journal.events().into_iter().filter(|event| event.name == name).collect()
     }
 
-    /// Returns the number of instances that ended in the terms between `earlier` and `later`. A term may end before its
-    /// instance starts, so there may be fewer instances than terms.
+    /// Returns the number of instances that ended in terms after `earlier` and before `later`. Some terms end before
+    /// their instance starts, so there may be fewer instances than terms.
     fn between(&self, earlier: u64, later: u64) -> usize {
         self.events("ended").iter().filter(|event| event.term > earlier && event.term < later).count()
     }
@@ -136,7 +136,8 @@ impl Fleet {
         self.check_count(|before, resumed| before == resumed);
     }
 
-    /// Like [`Self::check_the_count`], but an instance may have been killed before it printed a saved count.
+    /// Like [`Self::check_the_count`], but an instance may also continue from a higher count, because the previous
+    /// instance may have been killed after it saved that count and before it printed it.
     fn check_the_count_after_crashes(&self) {
         self.check_count(|before, resumed| before <= resumed);
     }
@@ -152,7 +153,8 @@ impl Fleet {
             match (words[0], number(1), number(2)) {
                 ("resumed", Some(resumed), _) if fits(count, resumed) => count = resumed,
                 ("saved", Some(saved), _) if saved > count => count = saved,
-                // The journal keeps only some lines of a burst, so the last `saved` line may be missing.
+                // The journal keeps only some lines of a burst, so the last line that reports a saved count may be
+                // missing.
                 ("stopped", _, Some(saved)) if saved >= count => count = saved,
                 ("resumed" | "saved" | "stopped", ..) => {
                     self.journal.fail(&format!("the count was {count} already: {event:?}"));
@@ -189,7 +191,7 @@ fn one_instance_of_a_node(events: &[Event]) -> Result<(), String> {
                 }
                 running.push(event);
             }
-            // An earlier host with the same name may have been killed, so that it logged no event `ended`.
+            // An earlier host with the same name may have been killed before it could log the event `ended`.
             "ended" | "starting" => running.retain(|other| other.from != event.from),
             _ => {}
         }

@@ -20,7 +20,7 @@ scenarios! {
 
 const PUSHES: usize = 50;
 const NODES: [&str; 3] = ["alpha", "beta", "gamma"];
-/// Seed of the random moments.
+/// Seed of the pseudorandom generator that chooses these moments.
 const SEED: u64 = 0x5eed_ba70;
 
 fn all_nodes_agree_after_fifty_pushes_with_crashes(fleet: Fleet) {
@@ -53,7 +53,7 @@ fn all_nodes_agree_after_fifty_pushes_with_crashes(fleet: Fleet) {
                 nodes[at] = fleet.launch_pushed(&format!("node-{number}"), &[]).start();
             }
         }
-        // Waits, so that the nodes have time to notice many of the versions.
+        // Waits between pushes, so that the nodes notice many of the versions instead of only the last one.
         random.sleep(2000);
     }
     assert!(nodes.iter_mut().all(Node::is_running), "no host has ended by itself");
@@ -66,7 +66,7 @@ fn all_nodes_agree_after_fifty_pushes_with_crashes(fleet: Fleet) {
     fleet.check_the_count_after_crashes();
 }
 
-/// Checks that one version is current, that all nodes have it, and that the leader runs it.
+/// Checks that exactly one version is current, that all nodes have fetched it, and that only the leader runs it.
 fn all_agree(fleet: &Fleet, nodes: &[String], versions: &[Version], pushed: usize) {
     let current = until("one current version, and all nodes to have it", || {
         let finished = fleet.command(&["modules", ELECTION, "--output=json"]);

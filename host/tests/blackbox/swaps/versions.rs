@@ -7,12 +7,12 @@ use baton_store::Digest;
 use crate::fleet::Fleet;
 use crate::guests::versions;
 
-/// Placeholder in the compiled guest. Each version's name replaces this placeholder.
+/// Placeholder in the compiled guest. To make a version, the tests replace it with the version's name.
 const NAME: &[u8] = b"the name of this version, which the tests replace by another one";
 
 #[derive(Clone, Debug)]
 pub struct Version {
-    /// Name at the start of each line that the version prints.
+    /// The version prints this name at the start of each line.
     pub name: String,
     pub path: PathBuf,
     pub digest: String,
@@ -36,15 +36,15 @@ impl Version {
 }
 
 impl Fleet {
-    /// Makes a version whose behavior is set by the first word of its name (see
+    /// Makes a version. The first word of its name determines its behavior (see
     /// `host/tests/http-guest/src/versions.rs`).
     pub fn version(&self, name: &str) -> Version {
         Version::of(self, name, &component(name))
     }
 }
 
-/// Returns the guest with this name in place of the placeholder. Each name yields the same code with a different
-/// digest.
+/// Returns the guest with `name` in place of the placeholder. The code is the same for every name, but the digest
+/// differs.
 pub fn component(name: &str) -> Vec<u8> {
     let mut bytes = std::fs::read(versions()).expect("the guest is built");
     let places: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at..].starts_with(NAME)).collect();

@@ -189,8 +189,8 @@ fn beat(term: &Term) -> baton_sdk::Result {
     }
 }
 
-/// Prints lines forever, even after a stop request. The guest prints the end of each line one beat after its start. The
-/// last line is therefore incomplete whenever the host kills the guest.
+/// Prints lines forever, even after a stop request. The guest prints the end of each line one beat after the start of
+/// the line. The last line is therefore incomplete whenever the host kills the guest.
 fn mutter(term: &Term) -> ! {
     use std::io::Write;
     for beat in 1_u64.. {

@@ -1,5 +1,5 @@
-//! A tight loop that a benchmark runs in a guest, with and without epoch checks. It shows the cost of the check that
-//! each iteration of a guest's loop makes.
+//! A tight loop that a benchmark runs in a guest, with and without epoch checks. The difference is the cost of the
+//! epoch check in each iteration of a guest's loop.
 
 /// Mixes a number `times` times.
 pub fn turn_over(times: u64) -> u64 {

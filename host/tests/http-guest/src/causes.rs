@@ -1,8 +1,8 @@
-//! Causes effects as fast as it can, or with pauses of `EVERY_US` microseconds: alternately a request to `URL` and a
-//! line of output. Every eighth time, it prints 32 lines, which is more than the host writes at once. If the variable
-//! `FILE` is set, also appends each effect to that file.
+//! Causes effects: alternately a request to `URL` and a line of output, with pauses of `EVERY_US` microseconds, which
+//! may be 0. After every eighth request, the guest prints 32 lines, which is more than the host writes at once. If the
+//! variable `FILE` is set, the guest also appends each effect to that file.
 //!
-//! Each effect is `INSTANCE/N/RESUMED/SAVED_IN/SAVED/TERM`:
+//! Each effect contains `INSTANCE/N/RESUMED/SAVED_IN/SAVED/TERM`:
 //!
 //! - a unique name of the instance, and the number of the effect
 //! - the number of saves at the start of the term, and the term of the last save
@@ -48,8 +48,8 @@ pub fn cause(term: &Term, before: Saved, save: impl Fn(u64) -> bool) -> baton_sd
         if number % 4 < 2 {
             term.check()?;
         }
-        // Ignore refused and lost effects, and continue: it is harder for a host to stop the effects of a guest that
-        // does not give up.
+        // Continue even if an effect is refused or lost: the effects of a guest that does not give up are harder for a
+        // host to stop.
         if n.is_multiple_of(SAVES_EVERY) && save(saved + 1) {
             saved += 1;
         }

@@ -79,7 +79,7 @@ pub fn read(body: &IncomingBody) -> Result<String, String> {
     read_by(body, InputStream::blocking_read)
 }
 
-/// Reads a response's whole body with a loop of reads that do not block.
+/// Reads a response's whole body with non-blocking reads in a loop.
 pub fn read_without_waiting(body: &IncomingBody) -> Result<String, String> {
     read_by(body, InputStream::read)
 }

@@ -1,4 +1,5 @@
-//! A guest that causes effects as fast as it can. In every second term, it repeatedly saves the number of its saves.
+//! A guest that causes effects as fast as it can. In every second term, it also saves state repeatedly: the number of
+//! saves so far.
 
 #![allow(clippy::disallowed_methods, reason = "a guest has no other clock")]
 

@@ -13,8 +13,8 @@ use crate::client;
 /// A number that exceeds every limit on the number of handles.
 const ENDLESS: usize = 60_000;
 
-/// Allocates objects until the host refuses one, and keeps all of them. Returns their number, and the error for the
-/// refused one.
+/// Allocates objects until the host refuses one, and keeps all of them. Returns the number of objects, and the error
+/// with which the host refused the last one.
 pub fn hoard(what: &str, url: &str) -> Result<String, Failure> {
     Ok(match what {
         "nothing" => "0".to_owned(),
@@ -40,8 +40,8 @@ pub fn hoard(what: &str, url: &str) -> Result<String, Failure> {
             })
         }
         "emptied" => keep(|n| {
-            // Stop early, because each object takes long to create. If the host did not limit these objects, this
-            // number of them would already show in its memory.
+            // Stop early, because each object takes a long time to create. If the host did not limit these objects,
+            // even this number would noticeably increase its memory.
             if n == 1_000 {
                 return Err(Failure::fatal("enough"));
             }
@@ -58,8 +58,8 @@ pub fn hoard(what: &str, url: &str) -> Result<String, Failure> {
             Ok::<_, Failure>(request)
         }),
         "heads" => keep(|n| {
-            // Stop early, because each object takes a request. If the host did not limit these objects, this number of
-            // them would already show in its memory.
+            // Stop early, because each object requires a request. If the host did not limit these objects, even this
+            // number would noticeably increase its memory.
             if n == 10_000 {
                 return Err("enough".to_owned());
             }
@@ -140,7 +140,7 @@ fn request() -> OutgoingRequest {
     OutgoingRequest::new(Fields::new())
 }
 
-/// A list of 400 names.
+/// A list of 400 header names without values.
 fn fields(_: usize) -> Result<Fields, Failure> {
     let entries: Vec<_> = (0..400).map(|n| (format!("n{n}"), Vec::new())).collect();
     Fields::from_list(&entries).map_err(|error| Failure::fatal(format!("{error:?}")))

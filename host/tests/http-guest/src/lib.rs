@@ -65,7 +65,7 @@ fn get(term: &Term, urls: &str) -> baton_sdk::Result {
     rest(term)
 }
 
-/// Attempts in many ways to send headers that only a host may send.
+/// Tries in many ways to send headers that only a host may send.
 fn forge(term: &Term, url: &str) -> baton_sdk::Result {
     let names = [
         "Baton-Term",
@@ -262,7 +262,7 @@ fn measure(url: &str) -> baton_sdk::Result {
     Ok(())
 }
 
-/// Sets timers and requests each of the URLs. Polls instead of blocking.
+/// Waits for timers and requests each of the URLs, but polls instead of blocking.
 fn never_wait(term: &Term, urls: &str) -> baton_sdk::Result {
     let is_there = |pollable: &Pollable| {
         std::hint::black_box((0..1000).map(std::hint::black_box).sum::<u64>());

@@ -1,5 +1,5 @@
-//! A guest that causes effects as fast as it can, without state. In the store, therefore, only the record and the
-//! nodes' announcements show which term is served.
+//! A guest that causes effects as fast as it can, without state. Therefore, only the record and the nodes'
+//! announcements in the store show which term is being served.
 
 #![allow(clippy::disallowed_methods, reason = "a guest has no other clock")]
 

@@ -23,8 +23,8 @@ async fn file_writes_stop_at_the_deadline() {
         let module = module();
         let now = launcher.clock.now();
         let deadline = now + time;
-        // The test does not kill the instance. After the deadline, the host refuses a write, and the instance ends
-        // because of that.
+        // The test does not kill the instance. After the deadline, the host refuses a write, and the refusal ends the
+        // instance.
         let mut instance = launcher.start(&module, 1, deadline, now + GUARD * 10, Arc::new(Lines(sender)));
         let gone = gone(&mut instance).await;
         assert_eq!(gone.end, End::Killed);

@@ -24,7 +24,7 @@ fn asking(behaviour: &str, url: &str) -> (Module, Launcher) {
     (module, launcher)
 }
 
-/// An output that panics at the first line, as a bug in the host could make it do.
+/// An output that panics at the first line, to simulate a bug in the host.
 struct Panics;
 
 impl Output for Panics {

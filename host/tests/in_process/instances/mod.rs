@@ -29,10 +29,10 @@ use gone::gone;
 use guests::Guest;
 use patience::Patience;
 
-/// A time that is longer than any test takes, for deadlines that must not pass. Do not use it for measurements.
+/// A time that is longer than any test takes. Use it for deadlines that must not pass, but not for measurements.
 const GUARD: Duration = Duration::from_secs(30);
 
-/// The length of a lease, for the watchdog's tests.
+/// The length of the lease in the tests of the watchdog.
 const D: Duration = Duration::from_secs(60);
 
 /// Returns a launcher for the guest with this behavior.
@@ -76,7 +76,8 @@ fn module() -> Module {
     Module::load(&engine(), &Guest::Beats.module()).unwrap()
 }
 
-/// Starts an instance whose deadline passes after the time `deadline`. Also returns the lines that the instance prints.
+/// Starts an instance whose deadline is the time `deadline` from now. Returns the instance, and the lines that it
+/// prints.
 fn start(behaviour: &str, deadline: Duration) -> (Instance, mpsc::UnboundedReceiver<String>) {
     let (module, launcher) = (module(), launcher(behaviour));
     let (sender, lines) = mpsc::unbounded_channel();
@@ -98,8 +99,7 @@ impl Output for Lines {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn busy_guest_without_host_calls_can_be_killed() {
     let (mut instance, mut lines) = start("busy", GUARD * 10);
-    // After it has printed this line, the guest does not call the host again. Therefore, no refused call can end the
-    // guest.
+    // After this line, the guest makes no more calls to the host. Therefore, no refused call can end the guest.
     assert_eq!(Patience::of_future(lines.recv()).await.unwrap().as_deref(), Some("busy in term 1"));
     instance.stop(StopReason::Shutdown, "no answer is expected".to_owned(), instance.started(), None);
     instance.kill();
@@ -118,8 +118,8 @@ async fn many_busy_guests_on_few_threads_can_be_killed() {
     }
 }
 
-/// Checks that an instance that runs past its deadline is reported as killed. The test does not kill the instance,
-/// which ends by itself because its effects are refused.
+/// Checks that the host reports an instance that runs past its deadline as killed. The test does not kill the instance:
+/// it ends by itself, because the host refuses its effects.
 async fn assert_reported_as_killed(behaviour: &str) {
     let (mut patience, mut deadline) = (Patience::default(), Duration::from_millis(300));
     loop {
@@ -158,8 +158,8 @@ fn watchdog_ends_this_process() {
     });
     let watchdog = watchdog.unwrap();
     let now = clock.now();
-    // The deadline, at 0.8 D, passed 0.13 D ago, so the time is now 0.93 D. At that time, the watchdog ends the
-    // process.
+    // A deadline is 0.8 D after the last renewal. This deadline passed 0.13 D ago, so 0.93 D have passed since the
+    // renewal. At that time, the watchdog ends the process.
     let overdue = Arc::new(Gate::new(clock, now - D * 13 / 100, now));
     watchdog.watch(&overdue);
     std::thread::sleep(GUARD * 10);
@@ -207,8 +207,8 @@ fn watchdog_kills_host_that_is_paused_repeatedly() {
     let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap() == "watched"));
     let pid = Pid::from_child(&child);
-    // The watchdog recognizes pauses longer than 0.5 s. The watchdog may need one second to kill the process. Between
-    // two pauses, the process runs for far less than one second.
+    // The watchdog recognizes pauses longer than 0.5 s, and may need one second to kill the process. Between two
+    // pauses, the process runs for far less than one second.
     let mut patience = Patience::default();
     let ended = loop {
         kill_process(pid, Signal::STOP).unwrap();

@@ -1,5 +1,5 @@
 //! Tests of several nodes in this process. The nodes share a store in memory, and the test scripts their instances.
-//! Time advances only when every task waits, so a scenario of minutes takes milliseconds on any machine.
+//! Time advances only when every task waits, so a scenario that spans minutes runs in milliseconds on any machine.
 //!
 //! In addition to its own subject, each test checks that no two instances could act at the same time.
 
@@ -58,7 +58,7 @@ struct Fleet {
     instances: Instances,
 }
 
-/// The settings of a node, as far as they differ between tests.
+/// The node settings that differ between tests.
 #[derive(Clone, Copy)]
 struct NodeSettings {
     priority: u8,
@@ -218,7 +218,7 @@ impl Fleet {
         timeout(PATIENCE, waits).await.unwrap_or_else(|_| panic!("the announcement of {} does not come", node.name));
     }
 
-    /// Sends an operator's command for the first election.
+    /// Sends a steering command for the first election, as an operator would.
     async fn steer(&self, command: SteeringCommand) -> SteerResult {
         self.steer_because(command, None).await
     }
@@ -334,7 +334,7 @@ struct Instances {
 }
 
 impl Instances {
-    /// The latest term that has begun in any election; 0 if none has.
+    /// The latest term that has begun in any election, or 0 if no term has begun.
     fn latest(&self) -> Term {
         self.all.lock().unwrap().last().map_or(0, |last| last.term)
     }

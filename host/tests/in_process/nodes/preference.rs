@@ -1,4 +1,5 @@
-//! Tests of the preference among nodes for a free lease: priorities, preemption and the limit of leaderships.
+//! Tests of which node takes a free lease: priorities, preemption, and the limit on the number of elections that a node
+//! leads.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! Tests of steering: with a leader that is alive, ignores the stop request, is idle, or has crashed. Other tests use
-//! steering objects that are damaged or restored from a backup.
+//! Tests of steering. In some tests the leader ignores the stop request, is idle, or has crashed; in others, the
+//! steering object is damaged or restored from a backup.
 
 use baton_node::steering::operator::NoEffect;
 use baton_store::VersionedObject;
@@ -33,8 +33,7 @@ async fn step_down_hands_over_and_reports_its_reason() {
     assert_eq!(stopping["reason"], "step-down");
     assert!(stopping["message"].as_str().unwrap().contains("kernel update"), "{stopping:?}");
     fleet.announced(&alpha, |announcement| announcement.ineligible.as_deref() == Some("stepped-down")).await;
-    // Alpha is still ineligible, so no node can take over from beta. After its own step-down, beta therefore leads
-    // again.
+    // Alpha is still ineligible, so no node can take over when beta steps down. Beta therefore leads again afterwards.
     let term = fleet.leads(&beta).await;
     fleet.steer(SteeringCommand::StepDown(Duration::from_secs(3))).await.unwrap();
     beta.event("eligible", |_| true).await;
@@ -108,7 +107,7 @@ async fn commands_wait_for_expiry_when_leader_is_dead() {
     let (fleet, alpha, [beta, gamma, delta], term) = led_by_alpha(["beta", "gamma", "delta"]).await;
     alpha.crash();
     let transfer = fleet.steer(SteeringCommand::Transfer("beta".to_owned())).await;
-    // When the lease expires, a node that has not read the command yet may become the leader instead of beta.
+    // When the lease expires, a node that has not read the command yet may acquire the lease before beta does.
     let second = until("a leader", || Some(fleet.instances.latest()).filter(|latest| *latest > term)).await;
     assert_eq!(transfer.is_ok(), fleet.instances.leader() == "beta", "{transfer:?}");
     let mut rest = vec![beta, gamma, delta];
@@ -150,7 +149,7 @@ async fn idle_leader_steps_down_and_keeps_its_pause() {
     fleet.is_ready(&beta).await;
     fleet.steer(SteeringCommand::StepDown(2 * HOUR)).await.unwrap();
     beta.event("next_term", |_| true).await;
-    // If the new leader crashes, its successor also waits for the rest of the pause before it runs the job again.
+    // If the new leader crashes, its successor also waits until the pause is over before it runs the job again.
     let gamma = fleet.start_with("gamma", paused);
     fleet.is_ready(&gamma).await;
     beta.crash();
@@ -186,8 +185,8 @@ async fn damaged_steering_is_reported_once_and_replaced() {
     assert_eq!((errors(), alpha.logged("elected").len()), (2, 2));
 }
 
-/// Restoring the steering object from a backup revives a suspension that an operator had ended. The revived suspension
-/// still has its old id.
+/// A backup of the steering object contains a suspension that an operator has lifted since. Once the backup is
+/// restored, the suspension is in force again, with its old id.
 #[tokio::test(start_paused = true)]
 async fn restored_suspension_is_in_force() {
     let (fleet, alpha, [], term) = led_by_alpha([]).await;

@@ -117,7 +117,8 @@ async fn compiler_refuses_component_that_needs_gigabytes() {
     }
 }
 
-/// A component with 18 nested levels. Each level is instantiated twice. The host would have to count 2^18 instances.
+/// A component with 18 nested levels, each of which is instantiated twice by the level around it. The host would have
+/// to count 2^18 instances.
 fn bomb() -> Vec<u8> {
     let innermost = "(component (core module $m) (core instance (instantiate $m)) (core instance (instantiate $m)))";
     let nested = (0..17).fold(innermost.to_owned(), |inner, _| {
@@ -136,7 +137,7 @@ async fn compilation_stops_at_its_cpu_limit() {
     assert!(matches!(refused, PrepareError::TooSlow(_)) && !refused.may_pass(), "{refused}");
     assert!(refused.to_string().contains("--compile-timeout"), "{refused}");
     assert!(!runs(&process(folder.path()).await));
-    // With a higher limit, the same preparer can compile the next module.
+    // With a higher limit, the same preparer can still compile another module.
     preparer.compile_timeout = ENOUGH;
     preparer.prepare(&offer(command(1))).await.unwrap();
 }
@@ -154,7 +155,7 @@ async fn slow_module_does_not_delay_others() {
     assert!(task.await.unwrap_err().is_cancelled());
 }
 
-/// Simulates a busy machine with a stopped compiler, because a stopped process gets no CPU time, either.
+/// Simulates a busy machine by stopping the compiler, because a stopped process gets no CPU time, either.
 #[tokio::test]
 async fn module_is_not_blamed_when_machine_is_too_busy() {
     // The compiler process stops itself when it starts. The test continues the process only after a time that exceeds

@@ -55,7 +55,7 @@ async fn signature_only_counts_for_elections_it_names() {
         assert!(matches!(refused, Distrust::OtherElection { .. }), "{comment}: {refused}");
         assert!(refused.to_string().contains("election:one'`"), "{refused}");
     }
-    // This preparer does not know its election, so it rejects signatures that name an election.
+    // No election is set for this preparer, so it rejects signatures that name an election.
     let refused = distrust(&trusting(&[&signer]), &with_comment("election:one")).await;
     assert!(matches!(refused, Distrust::OtherElection { .. }), "{refused}");
 }

@@ -8,7 +8,7 @@ use super::patience::{InVain, Patience};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Waits until the timeout has passed. Returns the time that this took.
+/// Waits until the timeout has passed. Returns how long that took.
 fn exhaust(patience: &mut Patience) -> Duration {
     let began = Instant::now();
     while patience.lasts() {

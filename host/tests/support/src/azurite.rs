@@ -15,12 +15,12 @@ pub struct Azurite {
 impl Azurite {
     /// Starts an emulator that keeps its data in memory. Installs Azurite first if it is missing.
     ///
-    /// Azurite keeps the memory of each write until its next sweep. It sweeps every 10 minutes, and answers no requests
-    /// during a sweep. The duration of a sweep is proportional to the square of the number of writes: 2 s for 2,000
+    /// Azurite does not free the memory of a write until its next sweep. It sweeps every 10 minutes, and answers no
+    /// requests during a sweep. The duration of a sweep grows with the square of the number of writes: 2 s for 2,000
     /// writes, 10 minutes for 35,000.
     ///
     /// # Panics
-    /// If Azurite cannot be installed or started: a suite that passes without its server shows nothing.
+    /// If Azurite cannot be installed or started. If the tests passed without their server, they would prove nothing.
     pub fn start() -> Self {
         Self::start_with(&["--inMemoryPersistence"])
     }

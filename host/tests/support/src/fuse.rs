@@ -1,5 +1,5 @@
-//! A FUSE file system for which the test's own process is the server. It contains one folder with one empty file.
-//! Writes to the file hang until the test answers them.
+//! A FUSE file system that the test's own process serves. It contains one folder with one empty file. Writes to the
+//! file hang until the test answers them.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -22,8 +22,8 @@ pub struct Fuse {
     server: Option<JoinHandle<()>>,
 }
 
-/// A write that the test has not answered yet. Dropping it answers the write. Otherwise, even SIGKILL could not end the
-/// writing process.
+/// A write that the test has not answered yet. Dropping this value answers the write. Until a write is answered, even
+/// SIGKILL cannot end the process that writes.
 pub struct HungWrite {
     device: File,
     request: [u8; 8],
@@ -31,8 +31,8 @@ pub struct HungWrite {
 }
 
 impl Fuse {
-    /// Mounts a folder that holds `file`. If this process may not mount or the kernel lacks FUSE, reports the test as
-    /// skipped and returns `None`.
+    /// Mounts a folder that holds `file`. If this process may not mount file systems, or the kernel lacks FUSE, reports
+    /// the test as skipped and returns `None`.
     pub fn mount(file: &'static str) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
         let mounted = File::options().read(true).write(true).open("/dev/fuse").ok().filter(|device| {
@@ -89,17 +89,18 @@ fn serve(mut device: File, file: &str, hang: &Sender<HungWrite>) {
         let node = u64::from_ne_bytes(bytes[16..24].try_into().expect("eight bytes"));
         let name = || bytes[40..length].split(|byte| *byte == 0).next();
         let reply = match number(4) {
-            // All validity times in the answer are 0, so that the kernel caches neither names nor attributes.
+            // All cache lifetimes in the answer are 0, so the kernel caches neither names nor attributes.
             LOOKUP if name() == Some(file.as_bytes()) => Ok([words(&[2, 0, 0, 0, 0]), attributes(2)].concat()),
             LOOKUP => Err(-2), // ENOENT
             GETATTR | SETATTR => Ok([words(&[0, 0]), attributes(node)].concat()),
             STATFS => Ok(vec![0; 80]),
-            // The answer consists of a handle and the flag FOPEN_DIRECT_IO, so that the kernel caches no contents.
+            // The answer consists of a handle and the flag FOPEN_DIRECT_IO, which keeps the kernel from caching
+            // contents.
             OPEN => Ok([0_u64, 1].map(u64::to_ne_bytes).concat()),
             FLUSH | RELEASE => Ok(vec![]),
             WRITE => {
                 let device = device.try_clone().expect("a descriptor");
-                // If the test no longer waits for writes, `send` fails and drops the write. Dropping it answers it.
+                // If the test no longer waits for writes, `send` fails and drops the write, which answers it.
                 let _ = hang.send(HungWrite { device, request, size: number(56) });
                 continue;
             }

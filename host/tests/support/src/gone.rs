@@ -14,8 +14,8 @@ pub async fn gone(instance: &mut Instance) -> Gone {
         }
     };
     Patience::of_future(gone).await.unwrap_or_else(|_| {
-        // Abort instead of panicking. A panic would drop the runtime, and that would wait forever for a guest that
-        // cannot be ended.
+        // Abort instead of panicking. A panic would drop the runtime, and the drop would wait forever for the guest,
+        // which cannot be ended.
         eprintln!("the instance is never gone");
         std::process::abort()
     })

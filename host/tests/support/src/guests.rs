@@ -19,7 +19,7 @@ pub enum Guest {
     Loops,
     /// Keeps printing after a stop request. The last line is always incomplete.
     IgnoresStop,
-    /// Calls the host to sleep for days, and so never returns.
+    /// Asks the host to let it sleep for days, so it never returns during a test.
     WaitsForEver,
     /// Prints as fast as it can, forever.
     Floods,
@@ -43,7 +43,7 @@ pub enum Guest {
     Allocates,
     /// Exits with a status other than 0.
     Exits,
-    /// Asks to give up leadership.
+    /// Asks the host to give up leadership.
     StepsDown,
     /// Returns a retryable failure.
     FailsRetryable,
@@ -64,16 +64,16 @@ impl Guest {
         }
     }
 
-    /// The component's bytes, changed such that each `n` yields a different module with the same code.
+    /// The component's bytes, with `n` in an additional section. Each `n` yields a different module with the same code.
     pub fn build(self, n: u8) -> Vec<u8> {
         numbered(std::fs::read(self.module()).expect("the guest"), n)
     }
 
-    /// The environment variables that select the behavior and its interval.
+    /// The environment variables that select the behavior, and the interval between printed lines.
     pub fn env(self) -> [(&'static str, &'static str); 2] {
         let beat = match self {
-            // A host keeps only a few thousand lines. With this interval, it still has the relevant lines when a slow
-            // browser requests them.
+            // A host keeps only the latest few thousand lines. With this long interval, the host still has the lines
+            // that the test needs when a slow browser requests them.
             Self::Logs => "1000",
             _ => "20",
         };
@@ -159,7 +159,7 @@ fn with_http() -> &'static Path {
 }
 
 fn build(package: &str, architecture: &str) -> PathBuf {
-    // Use the folder in which `make` builds guests, too. Their build dependencies are then compiled only once.
+    // Use the same target folder as `make`, so that the guests' build dependencies are compiled only once.
     let target = crate::target();
     let built = Command::new(env!("CARGO"))
         .args(["build", "--package", package, "--lib", "--bins", "--examples", "--release", "--target", architecture])

@@ -1,5 +1,5 @@
-//! Simulates older kernels and containers with a restrictive profile. A filter makes some system calls of a program
-//! fail with `ENOSYS`, as they do on a kernel that lacks them.
+//! Simulates older kernels, and containers with a restrictive seccomp profile. A filter makes some of a program's
+//! system calls fail with `ENOSYS`, as on a kernel that lacks them.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;

@@ -3,7 +3,7 @@
 //! - hosts (`node`) and requests to their admin endpoints (`endpoint`)
 //! - the coordinators that hosts run (`guests`, `modules`)
 //! - external services (`azurite`, `registry` with `publisher`, `minisign`, `fuse`; `server` finds ports for them)
-//! - faults of the network (`proxy`) and old kernels (`kernel`)
+//! - network faults (`proxy`) and old kernels (`kernel`)
 //! - timeouts that adapt to the speed of the machine (`patience`)
 //!
 //! The crate finds the program `baton` relative to the running program. It therefore only works in integration tests
@@ -67,7 +67,7 @@ pub fn loopback() -> Ipv4Addr {
     Ipv4Addr::new(127, 64 | high, middle, low)
 }
 
-/// The folder of the build profile. Programs of tests and benchmarks are in `deps` below it.
+/// The folder of the build profile. Its subfolder `deps` contains the programs of tests and benchmarks.
 fn profile() -> &'static Path {
     static FOUND: LazyLock<PathBuf> = LazyLock::new(|| {
         let program = std::env::current_exe().expect("this program's path");

@@ -12,7 +12,7 @@ impl Signer {
     /// Generates a key pair. Installs minisign first if it is missing.
     ///
     /// # Panics
-    /// If minisign cannot be installed: a suite that passes without its tool shows nothing.
+    /// If minisign cannot be installed. If the tests passed without this tool, they would prove nothing.
     pub fn with_new_key() -> Self {
         let signer = Self(tempfile::tempdir().expect("a folder"));
         signer.run(&["-G", "-W", "-p", "minisign.pub", "-s", "minisign.key"]);

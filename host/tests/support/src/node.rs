@@ -1,8 +1,8 @@
 //! Runs the real `baton` binary and reads its log into a [`Journal`].
 //!
-//! All nodes of a test share one journal, so that the test can wait for events of the fleet as well as of one node.
-//! Wait only for conditions that stay true, because a wait may check them late. Waits use [`Patience`], so they cannot
-//! measure how long something takes. Dropping a [`Node`] kills its process.
+//! All nodes of a test share one journal, so that the test can wait for an event of one node or of any node. Wait only
+//! for conditions that stay true, because the check may come late. Waits use [`Patience`], so they cannot measure how
+//! long something takes. Dropping a [`Node`] kills its process.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Write as _};
@@ -24,7 +24,7 @@ use time::format_description::well_known::Rfc3339;
 use crate::kernel::{self, Lacks};
 use crate::patience::{Patience, QUIET};
 
-/// A timeout against hangs, for waits that cannot use [`Patience`]. It is too coarse for measurements.
+/// A timeout that detects hangs, for waits that cannot use [`Patience`]. It is too coarse for measurements.
 pub const GUARD: Duration = QUIET;
 
 /// One line of a host's log.
@@ -75,7 +75,7 @@ impl Event {
         self.name == "started" && self.fields["replaces"].is_string()
     }
 
-    /// True if this event reports that the node has become ineligible for this cause.
+    /// True if this event reports that the node has become ineligible because of `cause`.
     pub fn is_ineligible(&self, cause: &str) -> bool {
         self.name == "ineligible" && self.text("cause") == cause
     }
@@ -104,8 +104,8 @@ impl Journal {
         self.wait_for_the_last(what, |events| test(events).ok_or(0))
     }
 
-    /// Like [`Journal::wait`], but for a condition that takes long to reach. Until the condition is met, `test` returns
-    /// the progress so far as `Err`. Whenever the progress grows, the timeout restarts.
+    /// Like [`Journal::wait`], but for a condition that takes a long time to become true. Until then, `test` returns
+    /// its progress so far as `Err`. The timeout restarts whenever the progress grows.
     pub fn wait_for_the_last<T>(&self, what: &str, mut test: impl FnMut(&[Event]) -> Result<T, u64>) -> T {
         let (mut patience, mut furthest) = (Patience::default(), 0);
         let mut events = self.lock();
@@ -122,7 +122,7 @@ impl Journal {
                 drop(events);
                 self.fail(&format!("waited in vain for {what}"));
             }
-            // Poll as well, because `push` sends no notification if a line replaces another one.
+            // Poll as well, because `push` sends no notification when a line replaces an earlier one.
             let poll_interval = Duration::from_millis(100);
             events = self.shared.1.wait_timeout(events, poll_interval).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -206,7 +206,8 @@ impl Launch {
         // only once.
         command.env("BATON_CACHE", crate::scratch().join("compiled"));
         make_cache_key(home);
-        // `BATON_LINKS=false` checks that the tests pass without links.
+        // Pass `BATON_LINKS` on to the host. Running the tests with `BATON_LINKS=false` shows that they pass without
+        // links.
         command.envs(std::env::var_os("BATON_LINKS").map(|links| ("BATON_LINKS", links)));
         Self { name: name.to_string(), journal: journal.clone(), command }
     }
@@ -254,7 +255,7 @@ impl Launch {
         self
     }
 
-    /// Limits the host's descriptors. `limit` holds the arguments of `ulimit`, such as `-Sn 100`.
+    /// Limits the number of the host's file descriptors. `limit` holds the arguments of `ulimit`, such as `-Sn 100`.
     #[must_use]
     pub fn with_descriptors(self, limit: &str) -> Self {
         self.after(&format!("ulimit {limit}"))
@@ -359,7 +360,7 @@ impl Node {
         }));
     }
 
-    /// Returns the log lines that are in the pipe, for a host whose log is not read.
+    /// Returns the log lines that are waiting in the pipe, for a host that was started with [`Launch::start_unread`].
     pub fn written(&mut self) -> Vec<String> {
         let stderr = self.stderr.as_mut().expect("`read` has not been called");
         let bytes = rustix::io::ioctl_fionread(&*stderr).expect("a pipe reports its length");
@@ -402,8 +403,8 @@ impl Node {
         named.filter_map(Pid::from_raw).collect()
     }
 
-    /// Stops the host's process at a moment in which it holds no lock of the embedded store. Otherwise the host would
-    /// keep SQLite's lock, and no other node could take over.
+    /// Stops the host's process at a moment when it holds no lock on the embedded store. If it held SQLite's lock while
+    /// it is stopped, no other node could take over.
     pub fn pause_host(&self) {
         until(&format!("a moment in which {} has locked no file", self.name), || {
             self.signal(Signal::STOP);
@@ -427,7 +428,7 @@ impl Node {
         let pid = self.pid().to_string();
         let is_own = |line: &&str| {
             let mut words = line.split_whitespace().skip(1);
-            // `1: POSIX  ADVISORY  WRITE 4711 fe:00:1234 1073741824 1073741824`.
+            // A line looks like this: `1: POSIX  ADVISORY  WRITE 4711 fe:00:1234 1073741824 1073741824`.
             words.next() == Some("POSIX") && words.nth(2) == Some(&pid)
         };
         locks.lines().filter(is_own).map(str::to_owned).collect()
@@ -488,7 +489,7 @@ pub struct Finished {
     pub code: Option<i32>,
     /// The command's standard output.
     pub stdout: String,
-    /// The command's log and errors.
+    /// The command's standard error, which contains its log and its errors.
     pub stderr: String,
 }
 
@@ -551,8 +552,8 @@ pub fn with_mounts(command: &Command, setup: &str) -> Command {
     after(unshare, command, setup)
 }
 
-/// `command` with a limit on its descriptors. `limit` holds the arguments of `ulimit`, such as `-Sn 100`. The process
-/// keeps its pid.
+/// `command` with a limit on the number of its file descriptors. `limit` holds arguments for `ulimit`: for example,
+/// `-Sn 100`. The process keeps its pid.
 pub fn with_descriptors(command: &Command, limit: &str) -> Command {
     after(Command::new("sh"), command, &format!("ulimit {limit}"))
 }

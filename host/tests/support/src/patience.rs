@@ -5,8 +5,8 @@
 //! - time in which a thread of the test or of its child processes waits for a CPU
 //! - time in which a compiler or a build makes progress, if one of the test's hosts has started it
 //!
-//! A wait fails after one minute ([`QUIET`]) of time that counts. A test that waits for many events in a row calls
-//! [`Patience::renew`] after each.
+//! A wait fails once one minute ([`QUIET`]) of counted time has passed. A test that waits for many events in a row
+//! calls [`Patience::renew`] after each.
 
 #![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
 #![allow(dead_code, reason = "several test targets share the support modules")]
@@ -96,12 +96,12 @@ impl Patience {
     }
 }
 
-/// Time and progress since this process took the first reading.
+/// The counted time and the progress since this process took its first reading.
 #[derive(Clone, Copy, Default)]
 struct Meter {
     /// Time in which no thread of this process or its descendants waited for a CPU.
     available: Duration,
-    /// CPU time of compilers and builds, in the kernel's ticks. Compilers and builds exit by themselves or because of
+    /// CPU time of compilers and builds, in the kernel's ticks. These processes exit by themselves, or when they exceed
     /// their host's limits. Hosts and emulators do not count, because they never exit by themselves.
     build_ticks: u64,
 }
@@ -123,7 +123,7 @@ impl Meter {
 struct Reading {
     at: Instant,
     meter: Meter,
-    /// Time that each thread has waited for a CPU since its start, for the threads of this process and its descendants.
+    /// Time that each thread of this process and its descendants has waited for a CPU since the thread's start.
     waited: HashMap<u32, Duration>,
     /// CPU time of each builder since its start, in ticks.
     ticks: HashMap<u32, u64>,
@@ -167,8 +167,8 @@ struct Process {
     ticks: u64,
 }
 
-/// Prefixes of the names of processes that do not exit by themselves: those of hosts and browsers. A leader's runner
-/// always makes progress. If it counted as a builder, no wait would time out.
+/// Name prefixes of processes that do not exit by themselves: hosts and browsers. A leader's runner always makes
+/// progress. If it counted as a builder, no wait would time out.
 const NEVER_DONE: [&str; 2] = ["baton", "chrom"];
 
 /// This process and all of its descendants.
@@ -204,7 +204,7 @@ fn stat(id: u32) -> Option<(u32, u64, bool)> {
 }
 
 /// Time that a thread has waited for a CPU since its start. `None` if the kernel does not report it; in that case, all
-/// time counts towards the timeout.
+/// time counts toward the timeout.
 fn waited_for_cpu(process: u32, thread: u32) -> Option<Duration> {
     let schedstat = fs::read_to_string(format!("/proc/{process}/task/{thread}/schedstat")).ok()?;
     schedstat.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)

@@ -15,7 +15,7 @@ pub enum Mode {
     Pass,
     /// The proxy reads and discards requests, so clients get no answers.
     Hang,
-    /// Requests pass. Instead of passing the answer, the proxy closes the connection.
+    /// Requests pass. Instead of passing the answer on, the proxy closes the connection.
     CutAfterRequest,
     /// The proxy holds requests until the mode changes, and then passes them on, even if the client has closed the
     /// connection.
@@ -67,7 +67,7 @@ impl Proxy {
         self.shared.wait("no request came to be held", |state| state.held > 0);
     }
 
-    /// Delivers held requests, lets later ones pass, and waits until the server has answered one.
+    /// Delivers the held requests, lets later requests pass, and waits until the server has answered a request.
     pub fn deliver(&self) {
         let before = self.shared.state().answered;
         self.set(Mode::Pass);
@@ -185,7 +185,7 @@ fn requests(shared: &Shared, mut client: TcpStream, mut server: TcpStream) {
             }
         }
     }
-    // The server still answers the requests that it has received.
+    // Shut down only the sending side, because the server still answers the requests that it has received.
     let _ = server.shutdown(Shutdown::Write);
 }
 

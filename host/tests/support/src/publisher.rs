@@ -1,4 +1,4 @@
-//! Publishes modules to a registry of artifacts.
+//! Publishes modules to an artifact registry.
 
 use baton_store::Digest;
 use reqwest::header::{CONTENT_TYPE, LOCATION};

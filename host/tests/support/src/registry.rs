@@ -1,4 +1,4 @@
-//! Runs a registry of artifacts, Debian's docker-registry, during a test.
+//! Runs an artifact registry, Debian's docker-registry, during a test.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,7 +9,8 @@ use tempfile::TempDir;
 
 use crate::server::{free_port, has_started};
 
-/// User name and password of the only user of a registry that requires authentication. This user may do everything.
+/// User name and password of the only user of a registry that requires authentication. This user may read and write
+/// everything.
 pub const USER: (&str, &str) = ("ali", "open sesame");
 /// [`USER`] as a line of the registry's password file.
 const HTPASSWD: &str = "ali:$2b$04$TLMO4JZJkfJGAsHqEom65OObZAHl0WQpZ.sRm6hMFV12QIFwvAS4O\n";
@@ -25,7 +26,8 @@ impl Registry {
     /// Starts a registry that requires no authentication.
     ///
     /// # Panics
-    /// If the registry cannot be installed or started: a suite that passes without its server shows nothing.
+    /// If the registry cannot be installed or started. If the tests passed without their server, they would prove
+    /// nothing.
     pub fn start() -> Self {
         Self::start_with("")
     }
@@ -60,8 +62,8 @@ impl Registry {
         self.address
     }
 
-    /// Returns the number of answered requests with this method whose path contains `/` and `path` after the
-    /// repository's name.
+    /// Returns how many requests with this method the registry has answered. Counts only requests whose URL contains
+    /// `path` after a slash.
     pub fn requests(&self, method: &str, path: &str) -> usize {
         let matches = |line: &str| line.contains(&format!("\"{method} /v2/")) && line.contains(&format!("/{path}"));
         self.log().lines().filter(|line| line.starts_with("127.0.0.1 ") && matches(line)).count()

@@ -1,4 +1,4 @@
-//! Ports for servers on loopback that cannot choose one themselves.
+//! Ports for loopback servers that cannot choose a free port themselves.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use crate::patience::{InVain, Patience};
 
-/// The interval between two checks for a server's start.
+/// The interval at which to check whether a server has started.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The timeout of one request.
+/// The timeout for one request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Waits until a server answers requests. Returns false if the server's process exits first, for example because its
@@ -30,8 +30,8 @@ pub fn has_started(process: &mut Child, address: SocketAddr) -> Result<bool, InV
 }
 
 /// Returns true if a server answers a request at `address`. An accepted connection alone does not prove this.
-/// [`free_port`] briefly opens a listener on the port. A process that another thread is starting may have inherited
-/// this listener, which then accepts connections.
+/// [`free_port`] briefly opens a listener on the port, and a process that another thread starts at that moment may
+/// inherit the listener. Such a listener accepts connections.
 fn answers(address: SocketAddr) -> bool {
     let request = || -> std::io::Result<usize> {
         let mut stream = TcpStream::connect(address)?;
@@ -43,8 +43,8 @@ fn answers(address: SocketAddr) -> bool {
 }
 
 /// Returns a free port, for a server that cannot choose one itself. The port is below the system's ephemeral ports, and
-/// this process has not returned it before. Otherwise two tests could get the same port, and one of them would talk to
-/// the other's server.
+/// differs from all ports that this process has returned before. If two tests got the same port, one of them could
+/// reach the other's server.
 pub fn free_port() -> u16 {
     static RETURNED: AtomicU32 = AtomicU32::new(0);
     // Each test process starts its search at a different port.

@@ -6,8 +6,8 @@ use std::io::Write as _;
 /// The environment variable that lists the tests that may be skipped in CI, separated by spaces.
 const MAY_BE_SKIPPED: &str = "BATON_MAY_SKIP";
 
-/// Reports that the running test is skipped, and the reason: on stderr, and in the list that `make test` prints when it
-/// ends.
+/// Reports that the running test is skipped, and why. The report goes to stderr, and to the list that `make test`
+/// prints when it ends.
 ///
 /// # Panics
 /// If the variable `CI` is set and `BATON_MAY_SKIP` does not name the test.

@@ -37,7 +37,7 @@ impl Holding {
         matches!(&self.stage, Stage::Serving(Serving { lost: Some(_), .. }))
     }
 
-    /// True if the store may have given the lease to another node since the last renewal.
+    /// True if so much time has passed since the last renewal that the store may have given the lease to another node.
     pub(super) fn has_run_out(&self, context: &Context) -> bool {
         context.time() >= self.renewed + self.length
     }
@@ -47,7 +47,7 @@ impl Holding {
         !self.is_known_lost() && !self.has_run_out(context)
     }
 
-    /// True if half of D is left, which is required to start an instance.
+    /// True if at least half of D is left. An instance starts only then.
     pub(super) fn is_fresh(&self, context: &Context) -> bool {
         context.time() <= self.renewed + context.settings.timing.lease() / 2
     }
@@ -64,8 +64,8 @@ impl Holding {
     }
 
     /// True if a killed or ended instance is not gone in time: it hangs, and this process cannot end it. The lease is
-    /// then no longer renewed, so at 0.93 D the host gives up the lease or ends itself. Otherwise the node would lead
-    /// forever without an instance.
+    /// then no longer renewed, so at 0.93 D the host gives up the lease or ends itself. If the lease were renewed, this
+    /// node would lead forever without a working instance.
     pub(super) fn hangs(&self, context: &Context) -> bool {
         match &self.stage {
             Stage::Serving(Serving { killed: Some(killed), .. }) => {
@@ -75,8 +75,8 @@ impl Holding {
         }
     }
 
-    /// Renews the lease. If the lease is longer than D and no longer needs to be, acquires it again with length D under
-    /// the same id. So a node that takes over after the next term need not wait longer than D.
+    /// Renews the lease. If the lease is longer than D and this node no longer needs that, acquires the lease again
+    /// under the same id, with length D. So if this node dies in its next term, the next leader waits at most D.
     pub(super) fn renew_if_due(&mut self, context: &mut Context) {
         if !self.is_due(context, Timer::Renew) {
             return;
@@ -97,14 +97,14 @@ impl Holding {
         self.is_fresh(context) && self.length <= context.settings.timing.lease()
     }
 
-    /// Hastens a renewal if it can make the lease ready for the next term.
+    /// Renews the lease now if that makes it ready for the next term.
     pub(super) fn renew_for_next_term(&mut self, context: &Context) {
         if !self.is_fresh(context) || self.is_to_be_shortened(context) {
             self.hasten_renewal(context);
         }
     }
 
-    /// Makes the next renewal due now, unless renewals are failing: retries keep their interval.
+    /// Makes the next renewal due now. If renewals are failing, the retries keep their interval.
     pub(super) fn hasten_renewal(&mut self, context: &Context) {
         self.renew_by(context.time());
     }
@@ -115,15 +115,15 @@ impl Holding {
         }
     }
 
-    /// Renews early, since a holder notices changes by renewing. A renewal that is already under way may have been sent
-    /// too early to notice the change.
+    /// Handles a hint: renews early, because a holder learns of changes only through renewals. A renewal that is
+    /// already under way does not count, since it may have been sent before the change.
     pub(super) fn hear(&mut self) {
         self.renewal.is_hinted = true;
         self.renew_by(self.renewed + HINTED_POLL);
     }
 
-    /// True if the lease is unnecessarily long and can be shortened. The shortening needs the record's version, so no
-    /// write may be under way.
+    /// True if the lease is longer than necessary and can be shortened now. The request to shorten it carries the
+    /// record's version, so it must wait until no write is under way.
     pub(super) fn is_to_be_shortened(&self, context: &Context) -> bool {
         let is_resting = matches!(self.stage, Stage::Resting { .. });
         is_resting && !self.writer.is_busy() && self.length > context.settings.timing.lease()
@@ -145,8 +145,8 @@ impl Holding {
                 None
             }
             Err(StoreError::Lost(why)) => self.lose(context, why),
-            // Only a request that shortens the lease gets this answer. It carried the version of the last record that
-            // this node wrote, so another client has written since.
+            // Only a request to shorten the lease gets this answer. The request carried the version that this node
+            // wrote last, so another client has written since.
             Err(StoreError::Conflict) => self.lose(context, WRITTEN_BY_OTHERS.to_string()),
             Err(StoreError::Held) => self.lose(context, "the lease is held by another client".to_string()),
             Err(error) => {
@@ -166,9 +166,9 @@ impl Holding {
             context.report(Report::RenewedAgain { after: context.time().since(self.renewed) });
         }
         context.store_answers("renew");
-        // The lease may have expired before this renewal took effect, and another node may have read that it had. Only
-        // a record written after the renewal prevents that node from acquiring the lease, so a term that was written in
-        // advance is not served.
+        // The lease may have expired before this renewal took effect, and another node may have seen that. Only a
+        // record that is written after the renewal keeps that node from acquiring the lease. So do not serve a term
+        // that was written before.
         if context.time() >= self.deadline(context) {
             self.spent = self.spent.max(context.memory.highest_term);
         }
@@ -184,14 +184,14 @@ impl Holding {
         self.tell_others(context);
     }
 
-    /// Announces the age of the last renewal, once a term has begun under the lease.
+    /// Announces the last renewal to the other nodes, if a term has begun under the lease.
     pub(super) fn tell_others(&self, context: &mut Context) {
         if let Some(Record { term, .. }) = self.writer.record().filter(|_| self.has_begun) {
             context.tell(Word::Leads { term: *term, renewed: self.renewed });
         }
     }
 
-    /// Ends the instance without grace: the lease is certainly lost.
+    /// Ends the instance without grace, because the lease is certainly lost.
     pub(super) fn lose(&mut self, context: &mut Context, why: String) -> Option<Role> {
         let since_renewal = context.time().since(self.renewed);
         context.report(Report::Lost { reason: why.clone(), since_renewal });

@@ -28,19 +28,21 @@ use terms::{FailureStreak, LeaveReason};
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Holding {
     id: LeaseId,
-    /// The lease's length in the store: D, or more during a wait for another instance.
+    /// The lease's length in the store: D, or longer while this node waits for another instance to end.
     length: Duration,
-    /// The time just before the last request known to have succeeded was sent. All deadlines are counted from it.
+    /// A time just before this node sent the last request that is known to have succeeded. All deadlines are counted
+    /// from this time.
     renewed: Time,
     renewal: Renewal,
     writer: RecordWriter,
     stage: Stage,
-    /// The time since which no instance runs because the record could not be written.
+    /// The time since which this node has been unable to run an instance, because it could not write the record.
     stuck_since: Option<Time>,
-    /// The highest term that must no longer be served: it was or may have been served, or another writer has claimed
-    /// its state.
+    /// The highest term that must not be served any more: it has been served, may have been served, or another writer
+    /// has claimed its state.
     spent: Term,
-    /// The failures of the last served version. The record may already name a version that is never served.
+    /// The consecutive failures of the version that was served last. The record may already name another version, which
+    /// may never be served.
     streak: FailureStreak,
     /// Number of consecutive starts that failed because of this node ([`End::Unable`](crate::port::End::Unable)).
     unable: u32,
@@ -52,13 +54,13 @@ pub(super) struct Holding {
     leave: Option<LeaveReason>,
 }
 
-/// A holder's current activity, or the event for which it is waiting.
+/// The current activity of a holder, or the event that it waits for.
 #[derive(Debug, Clone, Hash)]
 enum Stage {
     /// Another instance may still be running.
     Settling(Settling),
-    /// The other instance has ended, as far as this node knows. The node reads the highest term in the store. It stops
-    /// trying at `until`, a time on the slowest clock.
+    /// The other instance has ended, as far as this node knows. The node now reads the highest term in the store. At
+    /// `until`, a time on the slowest clock, the node stops trying.
     Recalling { settled: Settling, pending: Option<Pending>, next_try: Time, until: Duration },
     /// The next term is being written.
     Claiming,
@@ -85,15 +87,17 @@ impl Holding {
         context.versions.forget_probation();
         let stage = match opening.unclear {
             Some(UncertainHolder { wait, reason, is_recalled }) => {
-                // The wait is counted from now: the acquire took effect before its answer arrived.
+                // Count the wait from now. This is late enough, because the acquire took effect before its answer
+                // arrived.
                 let since = context.now.least;
                 let settling = Settling { since, until: since + wait, is_recalled };
                 let at_most = settling.ends_by(settling.until, context.settings.timing.lease()) - since;
                 let told = if is_recalled { wait } else { at_most };
                 context.report(Report::Settling { wait: told, reason: reason.to_string() });
-                // Until a term begins, the record has no holder. So if this node dies, the next holder knows that
-                // another instance may still be running, and no standby mistakes this node for a client other than
-                // Baton. Keep the previous module's outcome, since another module may be planned by then.
+                // Write a record without a holder until a term begins. So if this node dies, the next holder knows that
+                // another instance may still be running. The record also shows standbys that the lease is held by a
+                // Baton node. Keep the previous module's outcome, in case another module is planned by the time the
+                // wait ends.
                 let record = context.record_without_holder(opening.record.as_ref(), wait);
                 writer.want(record, Purpose::Note, context.time());
                 Stage::Settling(settling)
@@ -123,7 +127,7 @@ impl Holding {
         holding
     }
 
-    /// The due times of all timers. No request is sent under a lease that is known to be lost.
+    /// The times at which the timers are due. No request is sent under a lease that is known to be lost.
     pub(super) fn timers(&self, context: &Context) -> Timers<14> {
         let timing = &context.settings.timing;
         let instance = if let Stage::Serving(serving) = &self.stage { Some(serving) } else { None };

@@ -1,4 +1,4 @@
-//! The wait until another instance has ended, and the recall of its terms afterwards.
+//! The wait until another instance has ended, and the recall after it, which reads the highest term in the store.
 
 use alloc::format;
 use core::time::Duration;
@@ -9,7 +9,7 @@ use super::{Holding, Stage};
 use crate::port::Report;
 use crate::request::{Op, Reply, StoreError};
 
-/// A wait for the end of another instance, timed by the slowest clock.
+/// A wait for another instance to end. Its times are on the slowest clock.
 #[derive(Debug, Clone, Copy, Hash)]
 pub(super) struct Settling {
     pub(super) since: Duration,
@@ -19,8 +19,8 @@ pub(super) struct Settling {
 }
 
 impl Settling {
-    /// The time by which a term begins in any case: by then, every possible lease has expired, and the store has had D
-    /// to answer.
+    /// The latest time at which the wait for the recall ends, even without an answer. By then, every possible lease has
+    /// expired, and the store has had D to answer.
     pub(super) fn ends_by(&self, settled: Duration, lease: Duration) -> Duration {
         let any_lease = if self.is_recalled { Duration::ZERO } else { self.since + UNKNOWN_LEASE };
         any_lease.max(settled + lease)
@@ -32,14 +32,14 @@ impl Holding {
         if self.is_due(context, Timer::Recall)
             && let Stage::Recalling { pending, .. } = &mut self.stage
         {
-            // A recall may take longer than the lease's own requests. It is sent less often, so as not to delay them.
+            // A recall may take longer than a renewal. Retry it less often, so that it does not delay the renewals.
             *pending = Some(context.request(Op::Recall, STANDBY_TIMEOUT));
         }
     }
 
-    /// Handles the answer to the recall after the wait. The answer includes every term that began in the meantime and
-    /// was announced. If the store refuses the recall, or takes too long to answer, such a term stays unknown. That is
-    /// safe: its lease has expired by then, and its number is skipped.
+    /// Handles the answer to the recall after the wait. The answer covers every term that began during the wait, if it
+    /// was announced. If the store refuses the recall or takes too long to answer, this node never learns of such a
+    /// term. This is safe: the term's lease has expired by then, and this node skips the term's number.
     pub(super) fn recalled(
         &mut self,
         context: &mut Context,
@@ -65,7 +65,8 @@ impl Holding {
             Err(StoreError::Misconfigured(_)) if settled.is_recalled => Stage::Resting { until: context.time() },
             _ if now >= until => {
                 context.memory.skip_unknown_terms(context.now.wall);
-                // The recall is not repeated, so this node could not notice the end of this trouble.
+                // This node does not repeat the recall, so it would not notice that recalls work again. Consider this
+                // trouble ended.
                 context.trouble.take_if(|trouble| trouble.asked == RECALL);
                 Stage::Resting { until: context.time() }
             }

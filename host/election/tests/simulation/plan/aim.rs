@@ -1,8 +1,8 @@
-//! Draws the faults that are aimed at a host's actions.
+//! Draws the faults that a host's actions trigger.
 
 use super::*;
 
-/// Draws faults that occur together with a certain action of a host, or shortly after it.
+/// Draws faults that occur at the moment of a host's action, or shortly after it.
 pub(super) fn draw_aimed(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant) -> Vec<Aimed> {
     let mut aimed = Vec::new();
     if rng.per_mille(650) {
@@ -36,7 +36,7 @@ pub(super) fn draw_aimed(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant) ->
         ];
         let (moment, after) = (rng.pick(&moments), rng.between(Duration::ZERO, lease / 12));
         aimed.push(Aimed { from, host, moment, after, fault: draw_blow(rng, host, lease) });
-        // Requests or answers may be lost at the same moment.
+        // Also, requests or answers may be lost at the same moment.
         if rng.per_mille(300) {
             let of = rng.per_mille(700).then(|| rng.pick(&ASKS));
             let kind = rng.pick(&[Outage::Hang, Outage::Doubt]);
@@ -44,7 +44,7 @@ pub(super) fn draw_aimed(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant) ->
             aimed.push(Aimed { from, host, moment, after: Duration::ZERO, fault });
         }
     }
-    // Draw from a clone, so that everything else that the seed determines stays the same.
+    // Draw from a clone, so that these draws change nothing else that the seed determines.
     let rng = &mut rng.clone();
     if rng.per_mille(60) {
         let from = rng.between(Duration::ZERO, heal_at - Duration::from_secs(1));
@@ -59,8 +59,8 @@ pub(super) fn draw_aimed(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant) ->
     aimed
 }
 
-/// Draws two faults of a leader: a gap in its renewals, and a pause at the time when its instance must be stopped,
-/// killed or gone.
+/// Draws two kinds of faults for a leader: an outage of its renewals, and pauses around the time at which its instance
+/// must be stopped, killed or gone.
 fn draw_trouble_at_the_deadline(rng: &mut Rng, from: Instant, host: usize, lease: Duration, aimed: &mut Vec<Aimed>) {
     let moment = Moment::Extends;
     let length = rng.between(lease / 2, lease);
@@ -80,8 +80,8 @@ fn draw_trouble_at_the_deadline(rng: &mut Rng, from: Instant, host: usize, lease
     }
 }
 
-/// Draws a deletion of the record and the end of a host. Afterwards, little except the host's announcement still
-/// contains its term.
+/// Draws a deletion of the record, soon followed by a shutdown of the host that leads. After that, almost nothing but
+/// the host's announcement still contains its term.
 fn draw_end_without_a_trace(rng: &mut Rng, from: Instant, host: usize, lease: Duration, aimed: &mut Vec<Aimed>) {
     let moment = Moment::Starts;
     let deleted = rng.between(lease / 40, lease / 10);
@@ -91,8 +91,8 @@ fn draw_end_without_a_trace(rng: &mut Rng, from: Instant, host: usize, lease: Du
     aimed.push(Aimed { from, host, moment, after: ends, fault: Fault::Shutdown { host, down } });
 }
 
-/// Draws two plans for a standby. The first has another version. The second has the finished version again, and arrives
-/// later, when the standby requests the lease.
+/// Draws two plans for a standby. The first contains another version. The second contains the finished version again,
+/// and arrives when the standby requests the lease, or soon after.
 fn draw_return_to_what_is_over(rng: &mut Rng, from: Instant, (host, plan): (usize, &HostPlan), aimed: &mut Vec<Aimed>) {
     let publish = |module| Fault::Publish { host, module: Some(module), fallback: None };
     let other = Aimed { from, host, moment: Moment::Asks(Ask::Read), after: Duration::ZERO, fault: publish(2) };
@@ -101,7 +101,7 @@ fn draw_return_to_what_is_over(rng: &mut Rng, from: Instant, (host, plan): (usiz
     aimed.push(Aimed { moment: Moment::Asks(Ask::Acquire), after, fault: publish(plan.module), ..other });
 }
 
-/// Draws a leader's step-down, and a short time without a module during the cool-off that follows.
+/// Draws a step-down of a leader. In the cool-off that follows, the leader has no module for a short time.
 fn draw_nothing_in_a_cool_off(rng: &mut Rng, from: Instant, (host, plan): (usize, &HostPlan), aimed: &mut Vec<Aimed>) {
     let leaves = Fault::StepDown { host };
     aimed.push(Aimed { from, host, moment: Moment::Extends, after: Duration::ZERO, fault: leaves });
@@ -113,8 +113,8 @@ fn draw_nothing_in_a_cool_off(rng: &mut Rng, from: Instant, (host, plan): (usize
     }
 }
 
-/// Draws one or more pauses of a leader that has ordered a kill. They begin right after the order, or around the
-/// deadline.
+/// Draws a kill by a leader, and one or more pauses of that leader. The pauses begin right after the kill was ordered,
+/// or around the deadline.
 fn draw_pauses_after_a_kill(rng: &mut Rng, from: Instant, (host, lease): (usize, Duration), aimed: &mut Vec<Aimed>) {
     let after = rng.between(Duration::ZERO, lease / 2);
     let kills = rng.pick(&[Fault::Break { period: Duration::ZERO }, Fault::StepDown { host }]);
@@ -132,7 +132,7 @@ fn draw_pauses_after_a_kill(rng: &mut Rng, from: Instant, (host, lease): (usize,
     }
 }
 
-/// Draws a fault that can occur together with any action.
+/// Draws a fault that fits any action.
 fn draw_blow(rng: &mut Rng, host: usize, lease: Duration) -> Fault {
     let length = rng.between(lease / 100, lease * 3 / 2);
     match rng.below(11) {

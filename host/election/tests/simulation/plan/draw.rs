@@ -5,7 +5,7 @@ use baton_election::eligibility::HIGHEST_PRIORITY;
 
 use super::*;
 
-/// Minimum time from the last command to the end of all faults, so that all hosts have read the command by then.
+/// The last command is issued at least this long before the faults end, so that all hosts have read it by then.
 const LAST_COMMAND: Duration = Duration::from_secs(6);
 
 impl Plan {
@@ -25,7 +25,7 @@ impl Plan {
         }
         let notes = if Rng::about(&[seed, 11]).per_mille(500) { Witness::Notes } else { Witness::None };
         let witness = if rng.per_mille(400) { Witness::Sees } else { notes };
-        // If the plan changes versions, some of the versions are bad.
+        // In a plan that publishes new versions, make some of the versions bad.
         if rng.per_mille(500) && faults.iter().any(|(_, fault)| matches!(fault, Fault::Publish { .. })) {
             weather.short_lives = weather.short_lives.max(500);
             weather.failures = weather.failures.max(500);
@@ -146,7 +146,8 @@ fn draw_weather(rng: &mut Rng) -> Weather {
     }
 }
 
-/// Draws fault rates. Each kind occurs with a chance of `often` ‰, and then in less than `highest` ‰ of the requests.
+/// Draws fault rates. Each kind of fault has a rate above 0 with a probability of `often` ‰, and this rate is below
+/// `highest` ‰.
 fn draw_network(rng: &mut Rng, often: u64, highest: u64) -> Network {
     let mut some = |often: u64| if rng.per_mille(often) { rng.below(highest) } else { 0 };
     Network {
@@ -179,7 +180,7 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
                 let all = [Outage::Hang, Outage::Refuse, Outage::Doubt, Outage::Misconfigured, Outage::Unwritable];
                 let kind = rng.pick(&all);
                 let of = rng.per_mille(400).then(|| rng.pick(&ASKS));
-                // An outage that does not affect renewals may outlast the lease.
+                // An outage during which renewals still work may last longer than the lease.
                 let is_kept = kind == Outage::Unwritable || of.is_some_and(|of| of != Ask::Renew);
                 let length = rng.between(Duration::from_millis(100), lease * if is_kept { 6 } else { 2 });
                 Fault::Outage { host: rng.per_mille(500).then_some(host), length, kind, of }
@@ -242,8 +243,8 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
     faults
 }
 
-/// In some plans, draws a time during which each host has reached its leadership quota. For some hosts, this time
-/// starts at the beginning of the run.
+/// In some plans, draws a time for each host during which it counts as leading its maximum number of elections. For
+/// some hosts, this time starts with the run.
 fn draw_letting_others_ask(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, faults: &mut Vec<(Instant, Fault)>) {
     if !rng.per_mille(100) {
         return;
@@ -256,7 +257,7 @@ fn draw_letting_others_ask(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, 
     faults.sort_by_key(|(at, _)| *at);
 }
 
-/// In some plans, draws different priorities for the hosts, and operators' commands.
+/// In some plans, draws priorities for the hosts. In some plans, draws operators' commands.
 fn draw_commands(rng: &mut Rng, hosts: &mut [HostPlan], heal_at: Instant, faults: &mut Vec<(Instant, Fault)>) {
     if rng.per_mille(300) {
         hosts.iter_mut().for_each(|host| host.priority = rng.pick(&[0, 50, 90, HIGHEST_PRIORITY]));
@@ -276,7 +277,7 @@ fn draw_commands(rng: &mut Rng, hosts: &mut [HostPlan], heal_at: Instant, faults
             _ => Fault::Command(Command::Transfer { to: host, by_operator: rng.per_mille(500) }),
         };
         faults.push((at, fault));
-        // A suspended election is usually resumed.
+        // Most suspended elections are resumed.
         if fault == Fault::Command(Command::Suspend) && rng.per_mille(700) {
             faults.push(((at + length).min(heal_at - LAST_COMMAND), Fault::Command(Command::Resume)));
         }
@@ -284,7 +285,7 @@ fn draw_commands(rng: &mut Rng, hosts: &mut [HostPlan], heal_at: Instant, faults
     faults.sort_by_key(|(at, _)| *at);
 }
 
-/// Draws a publication that reaches all hosts one after another. Some hosts receive a second one soon after.
+/// Draws a publication that reaches one host after another. Soon after, some hosts receive a second one.
 fn draw_publishing(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut Vec<(Instant, Fault)>) -> Fault {
     let mut publishing = Fault::Stall { host: 0 };
     for host in 0..hosts.len() {
@@ -300,8 +301,8 @@ fn draw_publishing(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut 
     publishing
 }
 
-/// Draws a loss of the lease, together with a new version for each host. Each host then receives another version before
-/// the store can have answered.
+/// Draws a loss of the lease, and at the same time a new version for each host. Each host receives yet another version
+/// before the store can have answered.
 fn draw_loss_as_versions_come(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut Vec<(Instant, Fault)>) {
     faults.push((at, rng.pick(&[Fault::Seize, Fault::Break { period: Duration::ZERO }])));
     for (host, HostPlan { lease, .. }) in hosts.iter().enumerate() {
@@ -313,8 +314,8 @@ fn draw_loss_as_versions_come(rng: &mut Rng, hosts: &[HostPlan], at: Instant, fa
     }
 }
 
-/// Draws the case for which a holder must wait after a break: the leader cannot learn of the break, and the candidates
-/// live only briefly.
+/// Draws the case that makes it necessary to wait after a break: the leader cannot find out about the break, and the
+/// candidates live only briefly.
 fn draw_trouble_after_a_break(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut Vec<(Instant, Fault)>) {
     let cut_off = rng.below(hosts.len() as u64) as usize;
     let length = hosts[cut_off].lease;

@@ -1,6 +1,6 @@
-//! A plan: everything in a run that the elector does not decide. It contains the hosts, the faults and their times, the
+//! A plan: everything in a run that the electors do not decide. It contains the hosts, the faults and their times, the
 //! network's effect on each request, and the behavior of each instance. A plan is drawn from a seed or read from a
-//! replay, and the world executes both in the same way.
+//! replay. The world executes both kinds of plans in the same way.
 
 mod aim;
 mod draw;
@@ -13,18 +13,17 @@ use baton_election::Op;
 use crate::rng::Rng;
 use crate::store::Instant;
 
-/// The largest drift of a host's clock, in millionths. An instance ends at 0.93 D on its host's clock, which may be
-/// slow. The instance must be gone by the time another holder has waited for D on a fast clock. Therefore, the sum of
-/// `0.93 * (1 + drift) / (1 - drift)` and the lateness of a wake-up (D/100) must stay below 1.
+/// Maximum drift of a host's clock, in millionths. A slow clock makes an instance end late: at 0.93 D on that clock. A
+/// fast clock makes another holder start early: after D on its own clock. The instance must be gone by then, so `0.93 *
+/// (1 + drift) / (1 - drift)`, plus the lateness of a wake-up (D/100), must stay below 1.
 pub const DRIFT_PPM: i64 = 30_000;
-/// The largest tolerable drift if a host reports why it exits before it exits. The report takes up to a third of what
-/// remains of the lease, so `(0.93 + 0.07 / 3) * (1 + drift) / (1 - drift)`, plus the lateness of a wake-up, must stay
-/// below 1.
+/// Maximum drift if a host sends a report before it aborts itself. The report takes up to a third of what remains of
+/// the lease, so `(0.93 + 0.07 / 3) * (1 + drift) / (1 - drift)`, plus the lateness of a wake-up, must stay below 1.
 pub const DRIFT_WITH_WORDS_PPM: i64 = 18_000;
-/// The largest slew of one of a host's clocks against the others, in millionths. This slew is harmless: the fastest
-/// clock limits what a host may do, and the slowest one ends its waits.
+/// Maximum slew of one of a host's clocks against its others, in millionths. Slew is harmless: the fastest clock limits
+/// what a host may do, and the slowest clock ends its waits.
 pub const SLEW_PPM: u64 = 90_000;
-/// The longest time that a request may take to reach the store, in D.
+/// Maximum time that a request may take to reach the store, in multiples of D.
 pub const LATEST_ARRIVAL: u32 = 3;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -32,32 +31,33 @@ pub struct Plan {
     /// The seed for the electors' own randomness and for late wake-ups.
     pub seed: u64,
     pub hosts: Vec<HostPlan>,
-    /// True if each term claims the coordinator's state. If false, only the record and announcements contain terms.
+    /// True if each term claims the coordinator's state. Otherwise, only the record and announcements contain terms.
     pub has_state: bool,
-    /// True if each host has a watchdog, and each instance a thread that ends it at its deadline.
+    /// True if each host has a watchdog, and each instance has a thread that ends it at its deadline.
     pub is_watched: bool,
     pub witness: Witness,
     pub links: Links,
-    /// The time from which nothing goes wrong.
+    /// The time at which all faults have ended.
     pub heal_at: Instant,
     pub faults: Vec<(Instant, Fault)>,
     pub aimed: Vec<Aimed>,
     pub details: Details,
 }
 
-/// The way in which the store detects a holder's death before the lease expires. The faulty variants are errors of the
-/// store. No elector can compensate for them, but the simulation must notice them.
+/// The way in which the store detects a holder's death before the lease expires. The variants whose names contain
+/// `Forget` or `Elsewhere` are bugs in the store. No elector can compensate for them, but the simulation must notice
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Witness {
     None,
-    /// Reports a death at some time after all of the host's processes have exited.
+    /// Reports a death some time after all of the host's processes have exited.
     Sees,
     /// Reports a death while the host's runner may still exist.
     ForgetsTheRunner,
-    /// Reads the lock file of the wrong folder, which nobody holds.
+    /// Checks a lock file in the wrong folder, which no process has locked.
     LooksElsewhere,
-    /// Hosts on one machine resume a lease from notes, at some time after all processes of the lease's holder have
-    /// exited.
+    /// All hosts run on one machine. They resume a dead holder's lease from its note, some time after all of the
+    /// holder's processes have exited.
     Notes,
     /// Like `Notes`, but a host may resume the lease while the holder's runner still exists.
     NotesForgetTheRunner,
@@ -66,7 +66,7 @@ pub enum Witness {
 }
 
 impl Witness {
-    /// True if hosts reclaim leases from notes.
+    /// True if hosts reclaim leases with the help of notes.
     pub fn has_notes(self) -> bool {
         matches!(self, Self::Notes | Self::NotesForgetTheRunner | Self::NotesForgetTheRecord)
     }
@@ -76,7 +76,7 @@ impl Witness {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
     None,
-    /// True messages only.
+    /// Only true messages.
     Work,
     /// True and false messages.
     Lie,
@@ -87,7 +87,7 @@ pub struct HostPlan {
     pub lease: Duration,
     pub grace: Duration,
     pub pause: Duration,
-    /// The drift of the host's clock, in millionths. It is positive if the clock is fast.
+    /// The drift of the host's clock, in millionths. Positive if the clock runs fast.
     pub drift: i64,
     pub finish: bool,
     pub module: u64,
@@ -99,54 +99,54 @@ pub struct HostPlan {
 pub enum Command {
     Suspend,
     Resume,
-    /// A host steps down, unless it has restarted since the command.
+    /// A host steps down. If the host has restarted since the command, it ignores the command.
     StepDown {
         host: usize,
         length: Duration,
     },
-    /// The lease is transferred to a host. An operator requested this, or a leader with a lower priority.
+    /// An operator, or a leader with a lower priority, transfers the lease to a host.
     Transfer {
         to: usize,
         by_operator: bool,
     },
 }
 
-/// A fault, or the action of a person.
+/// A fault, or an action that a person takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
-    /// The process crashes, and starts again after a while.
+    /// The process crashes, and restarts after a while.
     Crash {
         host: usize,
         down: Duration,
     },
-    /// The process pauses, but its clock continues.
+    /// The process is paused, but its clock keeps running.
     Freeze {
         host: usize,
         length: Duration,
     },
-    /// The supervisor pauses, but the instance and the watchdog continue.
+    /// The supervisor is paused, but the instance and the watchdog keep running.
     SupervisorStops {
         host: usize,
         length: Duration,
     },
-    /// The watchdog is late, but the supervisor and the instance continue.
+    /// The watchdog is paused, but the supervisor and the instance keep running.
     WatchdogStops {
         host: usize,
         length: Duration,
     },
-    /// One clock changes its speed. If it runs faster, so does the host's clock. If it runs slower, the host's waits
-    /// end later.
+    /// One of the machine's clocks changes its speed. If the clock runs faster, the host's clock does, too. If it runs
+    /// slower, the host waits longer.
     Slew {
         host: usize,
         ppm: i64,
         length: Duration,
     },
-    /// The wall clock, and so the host's clock, steps forward.
+    /// The wall clock steps forward, and the host's clock with it.
     Jump {
         host: usize,
         by: Duration,
     },
-    /// The store fails for one host or for all hosts. It fails in all requests, or in the requests of one kind.
+    /// The store fails for one host or for all. Either all requests fail, or only the requests of one kind.
     Outage {
         host: Option<usize>,
         length: Duration,
@@ -159,8 +159,8 @@ pub enum Fault {
         host: usize,
         length: Duration,
     },
-    /// The host has reached its leadership quota, and withholds its elector's requests for the lease where withholding
-    /// is allowed.
+    /// The host counts as leading its maximum number of elections for a while. During this time, it holds back requests
+    /// for the lease, where it may do so.
     LetsOthersAsk {
         host: usize,
         length: Duration,
@@ -171,22 +171,22 @@ pub enum Fault {
     },
     /// An operator deletes the object, even if the lease is held.
     Delete,
-    /// An outsider creates an object without a record, if there is none.
+    /// An outsider creates an object without a record, if no object exists.
     Plant,
-    /// An outsider writes an earlier record without the lease. This frees a broken or expired lease. The number counts
-    /// back from the last record, which is 0.
+    /// An outsider writes an earlier record back, without holding the lease. This frees a broken or expired lease. The
+    /// number counts back from the last record, which is 0.
     Rewrite {
         back: usize,
     },
-    /// An outside client breaks, acquires and releases the lease, all at the same moment.
+    /// An outside client breaks, acquires and releases the lease in a single moment.
     Seize,
-    /// An operator restarts a finished election. If the lease is not held, this rewrites the record.
+    /// An operator restarts a finished election. If nobody holds the lease, the operator rewrites the record.
     StartAgain,
-    /// An operator restores the coordinator's state, with a term that may be later than the record's.
+    /// An operator restores the coordinator's state. The restored state may contain a later term than the record.
     Restore {
         ahead: u64,
     },
-    /// An outside client acquires the lease, if it can.
+    /// An outside client acquires the lease if it is available.
     Outside {
         length: Option<Duration>,
     },
@@ -204,7 +204,7 @@ pub enum Fault {
     StepDown {
         host: usize,
     },
-    /// A clean shutdown. The host starts again after a while.
+    /// The host shuts down cleanly, and restarts after a while.
     Shutdown {
         host: usize,
         down: Duration,
@@ -214,10 +214,10 @@ pub enum Fault {
     },
 }
 
-/// A fault that is triggered by a host's action.
+/// A fault that one of a host's actions triggers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Aimed {
-    /// The earliest time at which the action triggers the fault.
+    /// Actions before this time do not trigger the fault.
     pub from: Instant,
     pub host: usize,
     pub moment: Moment,
@@ -226,7 +226,7 @@ pub struct Aimed {
     pub fault: Fault,
 }
 
-/// A host's action.
+/// An action of a host that can trigger a fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Moment {
     /// The host sends a request of this kind.
@@ -247,9 +247,9 @@ pub enum Ask {
     Renew,
     Write,
     Release,
-    /// A host's announcement of the highest term that it has seen.
+    /// A host announces the highest term that it has seen.
     Announce,
-    /// An instance's claim of the coordinator's state.
+    /// An instance claims the coordinator's state.
     Claim,
 }
 
@@ -283,12 +283,12 @@ pub const ASKS: [Ask; 9] = [
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Outage {
     Hang,
-    /// The store answers 503, and does not carry the request out.
+    /// The store answers 503, and does not carry out the request.
     Refuse,
-    /// The store answers 503, but carries the request out.
+    /// The store answers 503, but carries out the request.
     Doubt,
     Misconfigured,
-    /// The record can be read and the lease renewed, but writes fail.
+    /// The record can be read, and the lease can be renewed, but all writes fail.
     Unwritable,
 }
 
@@ -297,32 +297,33 @@ pub enum Outage {
 pub struct Fate {
     /// The time that the request takes to reach the store; `None` if the request is lost.
     pub arrives: Option<Duration>,
-    /// The delay of a second copy of the request, if there is one.
+    /// The delay of a second copy of the request, if one is sent.
     pub again: Option<Duration>,
     /// The time that the answer takes to return; `None` if the answer is lost.
     pub answer: Option<Duration>,
-    /// The delay of a second copy of the answer, if there is one. It may come after the timeout.
+    /// The delay of a second copy of the answer, if one is sent. This copy may arrive after the timeout.
     pub answer_again: Option<Duration>,
-    /// True if the answer is a 5xx status although the store carried the request out.
+    /// True if the answer has a 5xx status although the store has carried out the request.
     pub doubt: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Life {
-    /// The time from the start until the guest runs; `None` if the guest never runs.
+    /// The time from the start of the instance until the guest runs; `None` if the guest never runs.
     pub begins: Option<Duration>,
     /// The time until the instance ends by itself; `None` if it never does.
     pub runs: Option<Duration>,
     pub ends: Ending,
     /// The time that the instance takes to obey a stop; `None` if the instance ignores the stop.
     pub stops: Option<Duration>,
-    /// The time from the end or the kill of the instance until the instance is gone.
+    /// The time from the end or kill of the instance until its process has disappeared.
     pub gone: Duration,
-    /// The time until the supervisor learns that the system is ending the instance; `None` if it never does.
+    /// The time until the supervisor learns that the system is removing the instance's process; `None` if the
+    /// supervisor never learns it.
     pub dying: Option<Duration>,
     /// The time that an effect takes to reach the receiver.
     pub lands: Duration,
-    /// The time that the host takes to send its last words if the instance is not gone in time.
+    /// The time that the host needs for its last report, if the instance is not gone in time.
     pub words: Duration,
 }
 
@@ -354,13 +355,13 @@ pub const HEALTHY: Life = Life {
     words: Duration::ZERO,
 };
 
-/// Host, incarnation, and number of the request or instance.
+/// Host, incarnation, and the number of the request or instance.
 pub type Key = (usize, u32, u64);
 
 /// The many small decisions that are not drawn in advance.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Details {
-    /// Each decision is computed from the seed and the decision's key.
+    /// Each decision is computed from the seed and a key.
     Drawn(Weather),
     /// The decisions that differ from those of a run without faults, by key.
     Written { fates: BTreeMap<Key, Fate>, lives: BTreeMap<Key, Life> },
@@ -370,7 +371,7 @@ pub enum Details {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weather {
     pub network: Network,
-    /// A kind of request, and the rates that apply only to it.
+    /// Separate rates for one kind of request, if any.
     pub apart: Option<(Ask, Network)>,
     pub short_lives: u64,
     pub failures: u64,

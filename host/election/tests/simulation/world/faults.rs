@@ -1,4 +1,4 @@
-//! Faults, actions of people, and the end of all faults.
+//! Faults, actions that people take, and the end of all faults.
 
 use super::*;
 
@@ -107,9 +107,9 @@ impl World {
         self.feed(host, input)
     }
 
-    /// Notes the time until which nothing can end the host's instance. Either the supervisor and the watchdog are both
-    /// paused, or one of them was paused before the other had run for long enough to end the instance. The gate still
-    /// refuses effects during this time.
+    /// Notes the time until which nothing can end the host's instance: the supervisor and the watchdog are both paused,
+    /// or neither has run for long enough since its pause to end the instance. Effects cannot pass the gate during this
+    /// time.
     fn cannot_be_ended(&mut self, host: usize) {
         let machine = &self.hosts[host];
         let unwatched_until = if self.plan.is_watched { machine.unwatched_until } else { Duration::MAX };
@@ -130,8 +130,7 @@ impl World {
         self.clocks_have_changed(host);
     }
 
-    /// Makes the supervisor and the watchdog read the clock soon, because the clock has advanced by more than their
-    /// timers show.
+    /// Makes the supervisor and the watchdog read the clock soon: it has advanced further than their timers expect.
     fn clocks_have_changed(&mut self, host: usize) {
         let incarnation = self.hosts[host].incarnation;
         let Some(process) = &self.hosts[host].process else { return };
@@ -143,12 +142,13 @@ impl World {
         }
     }
 
-    /// Deletes the object, as an operator may. If the latest term is neither in the state nor in the announcement of
-    /// the host that wrote it, keeps the object in these cases:
+    /// Deletes the object, as an operator may do. In some cases, keeps the object, because too little would be left of
+    /// its latest term: the term is neither in the state nor in the announcement of the host that wrote it, and one of
+    /// these applies:
     ///
-    /// - No process is alive that could know the term.
+    /// - No running process could know the term.
     /// - A process has never read the object, so it may start a term immediately.
-    /// - A create is under way, so its sender may mistake its own object for the first one.
+    /// - A create is in transit. If it succeeds, its sender may believe that its object is the first one.
     /// - Hosts have different lease lengths, and a process does not know the latest term.
     fn delete(&mut self) {
         let alive: Vec<_> = self.hosts.iter().filter_map(|host| host.process.as_ref()).collect();
@@ -158,7 +158,7 @@ impl World {
         let lowest = alive.iter().map(|process| process.elector.written_term()).min().unwrap_or_default();
         if !self.latest_is_witnessed() {
             let all_know = alive.iter().all(|process| process.has_read_object);
-            // If hosts have different lease lengths, a host knows only the lengths that it has read.
+            // If lease lengths differ, a host knows only the lengths that it has read.
             let latest = self.latest_term();
             let all_know_it = self.hosts.iter().enumerate().all(|(host, machine)| {
                 let Some(process) = &machine.process else { return true };
@@ -177,14 +177,14 @@ impl World {
         self.deleted = true;
     }
 
-    /// The latest term that may have an instance. A term counts as soon as it is written: even if the record is deleted
-    /// before the writer receives the answer, the term's instance starts.
+    /// The latest term that may have an instance. A term counts as soon as it is written. Its instance may start even
+    /// if the record is deleted before the writer receives the answer.
     fn latest_term(&self) -> Term {
         self.history.floor().max(self.store.record().map_or(0, |record| record.term))
     }
 
-    /// True if the latest term is in the state, or in the announcement of the host that wrote the term. Announcements
-    /// of other hosts do not count: they may be removed while an instance of that term runs.
+    /// True if the latest term is in the state, or in the announcement of the host that wrote the term. Other hosts'
+    /// announcements do not count: they may be removed while an instance of that term is still running.
     fn latest_is_witnessed(&self) -> bool {
         let latest = self.latest_term();
         let is_writers = |host: usize| {
@@ -197,7 +197,7 @@ impl World {
     }
 
     /// Clears the outcome in the record if nobody holds the lease. Marks the record as released only if the last holder
-    /// released the lease, or the lease expired.
+    /// released the lease, or if the lease expired.
     fn start_again(&mut self) {
         if let Snapshot::Object { lease, record: Some(record), .. } = self.store.snapshot(self.now)
             && !lease.is_held()
@@ -211,9 +211,9 @@ impl World {
         }
     }
 
-    /// Writes the latest record or an earlier one again, without holding the lease. If the latest term is neither in
-    /// the state nor in the announcement of the host that wrote it, writes only the latest record: an earlier one would
-    /// make that term unknown to everybody.
+    /// Writes the latest record, or an earlier one, without holding the lease. If the latest term is neither in the
+    /// state nor in the announcement of the host that wrote it, writes only the latest record: with an earlier one,
+    /// nobody could know the latest term.
     fn rewrite(&mut self, back: usize) {
         let Some(record) = self.records.iter().nth_back(back).cloned() else { return };
         let is_latest = self.store.record().is_some_and(|current| *current == record);
@@ -227,7 +227,7 @@ impl World {
         }
     }
 
-    /// Breaks, acquires and releases the lease as an outside client, before any node reads it.
+    /// Breaks, acquires and releases the lease as an outside client, before any node can read it.
     fn seize(&mut self) {
         self.store.break_lease(self.now, Duration::ZERO);
         let id = LeaseId::from_random(u128::from(self.queued) << 64 | 2);
@@ -237,7 +237,8 @@ impl World {
         }
     }
 
-    /// Restores the state as an operator, perhaps with a later term, which supersedes running instances.
+    /// Restores the state, as an operator may do. The restored state may contain a later term, which then supersedes
+    /// running instances.
     fn restore_state(&mut self, ahead: u64) {
         if !self.plan.has_state {
             return;
@@ -253,8 +254,8 @@ impl World {
         }
     }
 
-    /// Acquires the lease as an outside client. After a break, the client keeps the lease for longer than any instance
-    /// can last, because no host could notice that a shorter lease had been held.
+    /// Acquires the lease as an outside client. If the lease was broken, the client keeps it for longer than any
+    /// instance can live: hosts could not notice that a shorter lease had existed.
     fn take_outside(&mut self, length: Option<Duration>) {
         let id = LeaseId::from_random(u128::from(self.queued) << 64 | 1);
         let after_break = matches!(self.store.object.as_ref().map(|one| one.lease), Some(Lease::Broken { .. }));
@@ -270,7 +271,7 @@ impl World {
         }
     }
 
-    /// Ends all faults: machines run, the store answers, and nobody interferes.
+    /// Ends all faults. From now on, the machines run, the store answers, and nobody interferes.
     pub(super) fn heal(&mut self) -> Checked {
         self.note(|| "everything heals".to_string());
         self.outages.clear();

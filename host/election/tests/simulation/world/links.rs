@@ -6,7 +6,7 @@ use super::*;
 use crate::plan::Links;
 
 impl World {
-    /// Schedules false messages at random times. Sometimes many are sent at the same time.
+    /// Schedules false messages at random times, sometimes many at once.
     pub(super) fn begin_lies(&mut self) {
         if self.plan.links != Links::Lie {
             return;
@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    /// Notifies the other hosts that a process has ended.
+    /// Tells the other hosts that a process has ended.
     pub(super) fn falls_silent(&mut self, host: usize, incarnation: u32) {
         if self.plan.links != Links::None {
             for other in (0..self.hosts.len()).filter(|other| *other != host) {

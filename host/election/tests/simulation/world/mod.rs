@@ -1,6 +1,6 @@
-//! The world: one queue of events, in true time, for the hosts, the network and the store. It carries out the electors'
-//! effects as a supervisor does, applies the plan's faults, and checks every promise after each event. Then all faults
-//! end, and a node must lead within [`World::bound`].
+//! The world: one queue of events, in real time, for the hosts, the network and the store. It carries out the electors'
+//! effects as a supervisor does, applies the plan's faults, and checks every promise after each event. At the end of
+//! the plan, all faults end, and a node must lead within [`World::bound`].
 
 mod faults;
 mod links;
@@ -30,14 +30,14 @@ use steering::Steering;
 
 pub use steering::Heard;
 
-/// The time after which a host repeats a lost announcement.
+/// A host repeats a lost announcement after this time.
 const ANNOUNCED_AGAIN: Duration = Duration::from_secs(10);
-/// The first number of recalls. Announcements and claims have their own ranges, too. Other requests are numbered from
-/// 0.
+/// Recalls are numbered from here. Announcements and claims also have ranges of their own. All other requests are
+/// numbered from 0.
 const RECALLS: u64 = 1 << 32;
 const ANNOUNCEMENTS: u64 = 2 << 32;
 const CLAIMS: u64 = 3 << 32;
-/// The time after which an instance repeats a failed claim of the state.
+/// An instance repeats a failed claim of the state after this time.
 const CLAIMED_AGAIN: Duration = Duration::from_secs(1);
 
 pub struct World {
@@ -52,12 +52,12 @@ pub struct World {
     state_term: Term,
     /// The term that each host has announced.
     announced: Vec<Term>,
-    /// All written records, for the fault that writes an old one again.
+    /// All records that were written. One of the faults writes an old record back.
     records: Vec<Record>,
     outages: Vec<Failing>,
-    /// Faults that a host's action has yet to trigger.
+    /// Faults that no action of a host has triggered yet.
     aimed: Vec<Aimed>,
-    /// Creates that may still reach the store.
+    /// The number of creates that may still reach the store.
     creates_under_way: u32,
     /// True if the object was deleted, and no record has been written since.
     deleted: bool,
@@ -65,10 +65,10 @@ pub struct World {
     /// The id under which an outside client has acquired the lease.
     outside: Option<LeaseId>,
     pub coverage: Coverage,
-    /// The plan's decisions that differ from those of a run without faults.
+    /// The plan's decisions that differ from a run without faults.
     pub fates: BTreeMap<Key, Fate>,
     pub lives: BTreeMap<Key, Life>,
-    /// The events as human-readable text, recorded only on request.
+    /// A readable text for each event, recorded only on request.
     pub trace: Option<Vec<String>>,
 }
 
@@ -106,7 +106,7 @@ enum Event {
     Timeout {
         key: Key,
     },
-    /// The supervisor learns that an instance's guest runs.
+    /// The supervisor learns that an instance's guest has begun.
     Begins {
         key: Key,
     },
@@ -117,11 +117,11 @@ enum Event {
         key: Key,
         killed: bool,
     },
-    /// The supervisor learns that the system is ending an instance.
+    /// The supervisor learns that the system is removing an instance's process.
     Dying {
         key: Key,
     },
-    /// The supervisor learns that an instance is gone.
+    /// The supervisor learns that an instance's process has disappeared.
     GoneIsTold {
         key: Key,
         killed: bool,
@@ -130,24 +130,24 @@ enum Event {
     Claim {
         key: Key,
     },
-    /// An instance's thread reads the deadline.
+    /// An instance's own thread reads the deadline.
     ReadsItsDeadline {
         key: Key,
     },
-    /// The watchdog makes the check that was planned for the time `planned`.
+    /// The watchdog makes the check that was scheduled for the time `planned`.
     Watch {
         key: Key,
         look: u64,
         planned: Time,
     },
-    /// A process ends after it has sent its last words.
+    /// A process ends, after it has sent its last report.
     EndsItself {
         host: usize,
         incarnation: u32,
     },
     /// An effect reaches the receiver.
     Lands(Sent),
-    /// The slew of the host's clocks ends.
+    /// A temporary slew of one of the host's clocks ends.
     SlewEnds {
         host: usize,
     },
@@ -167,13 +167,13 @@ enum Event {
         host: usize,
         incarnation: u32,
     },
-    /// A host receives an outdated plan: its module has been rejected in the meantime.
+    /// A host receives an outdated plan, whose module has been rejected in the meantime.
     Outdated {
         host: usize,
         incarnation: u32,
         plan: baton_election::Plan,
     },
-    /// The remains of a process are gone.
+    /// The runner that a process left behind has exited.
     IsGone {
         host: usize,
     },
@@ -183,7 +183,7 @@ enum Event {
         incarnation: u32,
         ids: Vec<LeaseId>,
     },
-    /// A host receives a hint, possibly one without a cause.
+    /// A host receives a hint. There may have been no reason to send the hint.
     Hint {
         host: usize,
         incarnation: u32,
@@ -194,12 +194,12 @@ enum Event {
         host: usize,
         lie: u64,
     },
-    /// A process that was told to shut down must have ended by now.
+    /// A process that was told to shut down must have exited by now.
     EndsBy {
         host: usize,
         incarnation: u32,
     },
-    /// The promises are checked at this moment.
+    /// Nothing happens, but the promises are checked.
     Look,
 }
 
@@ -251,7 +251,7 @@ impl World {
         world
     }
 
-    /// Runs the plan to its end, and then continues until a node leads and keeps leading.
+    /// Runs the plan to its end. Then continues until a node leads, and keeps leading.
     pub fn run(&mut self) -> Checked {
         self.run_until(self.plan.heal_at, |_| false)?;
         self.heal()?;
@@ -273,11 +273,14 @@ impl World {
         Ok(())
     }
 
-    /// The time after the last fault within which a node must lead. First, pending requests arrive (3 D). The lease
-    /// that such a request acquires or extends then expires (60 s at most). A holder may have to wait for another
-    /// instance (60 s). The other parts of the sum are the longest back-off (30 s and its jitter), the 10 s for which a
-    /// node in cool-off must see the lease free, a rest or pause under the lease (75 s), three polls, one poll of a
-    /// standby that listens to its leader, and a deferral (10 s and its poll).
+    /// The time within which a node must lead after the last fault. It is the sum of these times:
+    ///
+    /// - Pending requests arrive (3 D), and a lease that one of them acquires or extends expires (60 s at most).
+    /// - The holder may have to wait for another instance (60 s).
+    /// - The longest back-off passes (30 s plus jitter).
+    /// - A node in cool-off must see that the lease is free for 10 s.
+    /// - A rest period or a pause passes while the node holds the lease (75 s).
+    /// - Three polls, one poll of a standby that listens to its leader, and a deferral (10 s and a poll).
     pub fn bound(&self) -> Duration {
         self.plan.longest_lease() * LATEST_ARRIVAL + Duration::from_secs(60 + 60 + 38 + 10 + 75 + 4 + 13 + 13)
     }
@@ -400,7 +403,7 @@ impl World {
         }
     }
 
-    /// Handles a process's event, or postpones it until `at` if `at` is in the future.
+    /// Handles a process's event. If `at` is in the future, schedules the event for that time instead.
     fn happen_once(&mut self, at: Instant, (host, incarnation): (usize, u32), event: Event) -> Checked {
         if self.process((host, incarnation)).is_none() {
             return Ok(());
@@ -412,8 +415,8 @@ impl World {
         self.happen(host, event)
     }
 
-    /// Checks that a process ends in time after a shutdown. The process may take its grace period, the time of a kill,
-    /// and the rest of a lease that it cannot release (60 s at most). Pauses may double this time.
+    /// Checks that a process exits in time after a shutdown. It may take its grace period, the time to kill an
+    /// instance, and the rest of a lease that it cannot release (60 s at most). Pauses may double this time.
     fn shutdown_is_bounded(&mut self, host: usize, incarnation: u32) -> Checked {
         if self.process((host, incarnation)).is_none() {
             return Ok(());
@@ -428,16 +431,16 @@ impl World {
     // ---- processes ----
 
     fn start_process(&mut self, host: usize) -> Checked {
-        // A host that starts after the object was deleted knows only the terms in the state and in announcements. If
-        // the term of a running instance is not among these, the host cannot know that it must wait. By design, it then
-        // starts immediately. An operator who deletes the object must not start such a host.
+        // After the object was deleted, a new process knows only the terms in the state and in announcements. It may
+        // therefore not know the term of a running instance, and by design, it would not wait for that instance. An
+        // operator who deletes the object must not start a host in this situation.
         let witnessed = self.witnessed();
         if self.deleted && self.running().iter().any(|one| one.term > witnessed) {
             self.push(self.now + Duration::from_secs(1), Event::Start { host });
             return Ok(());
         }
         if self.deleted {
-            // The host continues from the highest of these terms, or from 0 if there is none.
+            // The new process continues from the highest of these terms, or from 0 if there are none.
             self.history.deleted(witnessed);
         }
         let machine = &mut self.hosts[host];
@@ -470,8 +473,8 @@ impl World {
         self.push(at, Event::Start { host });
     }
 
-    /// If there is a witness, keeps the remains of an ended process. The runner of the process ends later, but not
-    /// after its deadline.
+    /// If there is a witness, keeps what remains of a process that has exited. Its runner exits later, but not after
+    /// the deadline.
     fn leaves(&mut self, host: usize) {
         let witness = self.plan.witness;
         let incarnation = self.hosts[host].incarnation;
@@ -503,7 +506,7 @@ impl World {
     fn feed(&mut self, host: usize, input: Input) -> Checked {
         let incarnation = self.hosts[host].incarnation;
         self.take(host, incarnation, input)?;
-        // The guest of an instance with `begins_at_once` runs as soon as the instance is started.
+        // If `begins_at_once` is set, the guest runs as soon as the instance has started.
         if self.instance(host).is_some_and(|instance| std::mem::take(&mut instance.begins_at_once)) {
             self.take(host, incarnation, Input::Begun)?;
         }
@@ -561,8 +564,8 @@ impl World {
         Ok(())
     }
 
-    /// Announces the highest term that the host has seen, if it is higher than the last announced one. Repeats a lost
-    /// announcement later.
+    /// Announces the highest term that the host has seen, if it has not been announced yet. If the announcement is
+    /// lost, repeats it later.
     fn announce_news(&mut self, host: usize, incarnation: u32) {
         let healed = self.now >= self.plan.heal_at;
         let Some(process) = &mut self.hosts[host].process else { return };
@@ -593,13 +596,13 @@ impl World {
         }
     }
 
-    /// The highest term in the announcements and, if the plan has a state, in the state.
+    /// The highest term in all announcements and, if there is a state, in the state.
     fn witnessed(&self) -> Term {
         let announced = self.announced.iter().copied().max().unwrap_or_default();
         if self.plan.has_state { announced.max(self.state_term) } else { announced }
     }
 
-    /// The outage that currently affects requests of that kind, if any.
+    /// The outage that currently affects this kind of request, if any.
     fn outage(&mut self, host: usize, ask: Ask) -> Option<Outage> {
         self.outages.retain(|failing| failing.until > self.now);
         let concerns =
@@ -607,7 +610,7 @@ impl World {
         self.outages.iter().find(concerns).map(|failing| failing.kind)
     }
 
-    /// Triggers the faults that are aimed at a host's action.
+    /// Triggers the faults that wait for this action of the host.
     fn comes_with(&mut self, host: usize, moment: Moment) {
         let now = self.now;
         let is_met = |one: &mut Aimed| one.host == host && one.moment == moment && one.from <= now;
@@ -639,7 +642,7 @@ impl World {
         Ok(())
     }
 
-    /// The longest time by which a wake-up may be late.
+    /// Maximum time by which a wake-up may be late.
     fn lateness(&self) -> Duration {
         self.plan.shortest_lease() / 100
     }
@@ -715,7 +718,8 @@ impl World {
         Ok(result)
     }
 
-    /// The snapshot that a host reads. If its machine keeps notes, they determine the state of a held lease.
+    /// The snapshot that a host reads. If its machine keeps notes, they show whether the holder of a held lease is
+    /// dead.
     fn judged(&self, snapshot: Snapshot, reader: &str) -> Snapshot {
         match snapshot {
             Snapshot::Object { lease: LeaseState::Held, version, record } if self.plan.witness.has_notes() => {
@@ -729,8 +733,8 @@ impl World {
         }
     }
 
-    /// The state that a host would read if it took the death of the lease's holder for the death of the node in the
-    /// record.
+    /// The lease state that a host would read if its machine assumed, by mistake, that the dead holder of the lease is
+    /// the node in the record.
     fn noted_by_anyone(&self, reader: &str) -> LeaseState {
         let notes = &self.store.notes;
         let Some(Lease::Held { id, .. }) = self.store.object.as_ref().map(|one| one.lease) else {
@@ -741,9 +745,9 @@ impl World {
         if notes.ids.iter().any(is_its) { LeaseState::Reclaimable { holder: id } } else { LeaseState::Held }
     }
 
-    /// True if the process may request the lease that is reclaimable according to the notes of its machine.
+    /// True if the process may request the lease that its machine's notes show as reclaimable.
     fn takes_the_note(&mut self, from: LeaseId, id: LeaseId, (host, incarnation): (usize, u32)) -> bool {
-        // A third of the processes cannot write to the folder of the notes, so they cannot take a note.
+        // A third of the processes cannot write to the folder with the notes, and so cannot take a note.
         let is_writable = !(host + incarnation as usize).is_multiple_of(3);
         let record = self.store.record().cloned();
         let by = name(host, incarnation);
@@ -756,7 +760,7 @@ impl World {
     fn running(&self) -> Vec<Running> {
         let of = |(host, machine): (usize, &Host)| {
             let process = machine.process.as_ref()?;
-            // No part of a dying instance is running.
+            // A dying instance does not count: no part of it runs any more.
             let instance = process.instance.as_ref().filter(|instance| !instance.is_gone && !instance.is_dying())?;
             let room = instance.ends_within(self.plan.hosts[host].lease);
             let frozen = instance.was_frozen_until;
@@ -778,7 +782,7 @@ impl World {
         machines().filter_map(of).chain(machines().filter_map(orphaned)).collect()
     }
 
-    /// The term of the instance that can act, under a lease that is not broken.
+    /// The term of the instance that can act now, if its lease is not broken.
     fn leading_term(&self) -> Option<u64> {
         let Some(Lease::Held { id: holder, .. }) = self.store.object.as_ref().map(|one| one.lease) else { return None };
         self.running()
@@ -803,7 +807,7 @@ impl World {
         self.hosts[host].process.as_mut()?.instance.as_mut()
     }
 
-    /// The time from which the supervisor is no longer paused.
+    /// The time at which the supervisor is no longer paused.
     fn resumes_at(&self, host: usize) -> Instant {
         self.hosts[host].frozen_until.max(self.hosts[host].stopped_until)
     }

@@ -1,4 +1,4 @@
-//! Operators' commands and maintenance: each host reads the commands at its own time, and passes the resulting
+//! Operators' commands and maintenance. Each host reads the commands at its own time, and passes the resulting
 //! eligibility to its elector.
 
 use baton_election::{Chosen, Eligibility, Ineligibility, IneligibleCause, SteeringVersion, Version};
@@ -6,21 +6,21 @@ use baton_election::{Chosen, Eligibility, Ineligibility, IneligibleCause, Steeri
 use super::*;
 use crate::plan::Command;
 
-/// The longest time until a host reads a new command at one of its regular polls.
+/// Maximum time until a host's regular polls find a new command.
 const POLL: Duration = Duration::from_secs(4);
-/// The longest time for which a transfer makes all hosts except its target ineligible.
+/// Maximum time for which a transfer makes all hosts but its target ineligible.
 const TRANSFER: Duration = Duration::from_secs(12);
-/// The time that the target of a transfer has to acquire the released lease.
+/// The target of a transfer has this long to acquire the lease after its release.
 const TAKEN_WITHIN: Duration = Duration::from_secs(4);
 
 /// The steering object in the store.
 #[derive(Default)]
 pub struct Steering {
-    /// The number of commands so far; 0 if there is no object.
+    /// The number of commands so far. 0 if the object does not exist yet.
     version: u64,
     /// The version of the command that suspended the election, if the election is suspended.
     suspended: Option<u64>,
-    /// The version of the last command to a single host, the command, and the host's incarnation.
+    /// The last command to a single host: the version in which it was added, the command, and the host's incarnation.
     order: Option<(u64, Command, u32)>,
 }
 
@@ -33,7 +33,7 @@ impl Steering {
 /// The commands that a process has read.
 #[derive(Default)]
 pub struct Heard {
-    /// The version of the steering object; `None` before the first read.
+    /// The version of the steering object that the process last read; `None` before the first read.
     version: Option<u64>,
     order: Option<u64>,
     suspended: Option<u64>,
@@ -43,9 +43,9 @@ pub struct Heard {
     maintenance: Option<u64>,
     /// True if the process has held the lease since the transfer began.
     has_held: bool,
-    /// True if the process has since given up the lease. This can end the transfer early.
+    /// True if the process has given up the lease after that. This can end the transfer early.
     has_released: bool,
-    /// The version of the steering object in the last read, if that read was a survey.
+    /// The version of the steering object in the last answer, if that was the answer to a survey.
     surveyed: Option<Option<Version>>,
 }
 
@@ -81,7 +81,7 @@ impl Heard {
         }
     }
 
-    /// True if the process certainly must not lead at that time.
+    /// True if the commands that the process has read forbid it to lead at that time.
     fn is_ineligible(&self, now: Time) -> bool {
         let transfer = self.transfer.is_some_and(|(.., until)| now < until && !self.has_released);
         self.maintenance.is_some()
@@ -90,7 +90,7 @@ impl Heard {
             || transfer
     }
 
-    /// Notes an answer of the store before the elector handles this answer.
+    /// Notes an answer from the store. The elector handles the answer afterwards.
     pub fn answered(&mut self, reply: &Reply) {
         match reply {
             Reply::Read(_) | Reply::Term(_) => self.surveyed = None,
@@ -159,7 +159,7 @@ impl World {
         self.passes(host, eligibility)
     }
 
-    /// Begins or ends maintenance of the host's machine.
+    /// Starts or ends maintenance of the host's machine.
     pub(super) fn maintain(&mut self, host: usize, id: Option<u64>) -> Checked {
         let priority = self.plan.hosts[host].priority;
         let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
@@ -168,8 +168,8 @@ impl World {
         self.passes(host, eligibility)
     }
 
-    /// Passes the eligibility to the elector. Checks that a node that must not lead immediately asks its instance to
-    /// stop.
+    /// Passes the eligibility to the elector. If the node must not lead, checks that it immediately asks its instance
+    /// to stop.
     fn passes(&mut self, host: usize, eligibility: Eligibility) -> Checked {
         self.feed(host, Input::Eligibility(eligibility))?;
         let now = self.now;
@@ -213,8 +213,8 @@ impl World {
         }
     }
 
-    /// Makes most processes read the commands before they handle an answer, as a supervisor does during a recall and
-    /// after a survey.
+    /// Usually makes the process read the commands before it handles an answer. A real supervisor does this during a
+    /// recall and after a survey.
     pub(super) fn reads_commands_with(&mut self, host: usize, reply: &Reply) -> Checked {
         let mut rng = Rng::about(&[self.plan.seed, 16, host as u64, self.queued]);
         if matches!(reply, Reply::Term(_) | Reply::Surveyed { .. }) && rng.per_mille(800) {

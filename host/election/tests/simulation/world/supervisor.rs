@@ -1,4 +1,4 @@
-//! The supervisor: carries out the elector's effects and reports the results.
+//! The supervisor. It carries out the elector's effects, and reports the results.
 
 use baton_election::IneligibleCause;
 
@@ -88,7 +88,7 @@ impl World {
             }
             Effect::Finished => {
                 self.coverage.shut_down += 1;
-                // The process removes its announcement only if the record contains the announced term or a higher one.
+                // The announcement is removed only if the record contains its term or a higher one.
                 if self.store.snapshot(self.now).names(self.announced[host]) {
                     self.announced[host] = 0;
                 }
@@ -136,7 +136,7 @@ impl World {
         }
     }
 
-    /// Sends the claim of the state for a term, before the term's instance does anything.
+    /// Claims the state for a term, before the term's instance does anything else.
     fn ask_for_the_state(&mut self, key: Key) {
         let (host, incarnation, number) = key;
         if !self.plan.has_state {
@@ -152,7 +152,7 @@ impl World {
         self.push(self.now + fate.arrives.unwrap_or(CLAIMED_AGAIN), Event::Claim { key });
     }
 
-    /// Carries out the claim, which succeeds unless the same or a later term has claimed the state.
+    /// Carries out a claim of the state. The claim fails if the same or a later term has already claimed the state.
     pub(super) fn claim(&mut self, key: Key) {
         let (host, incarnation, number) = key;
         let is_failing = self.outage(host, Ask::Claim).is_some_and(|kind| kind != Outage::Doubt);
@@ -172,7 +172,7 @@ impl World {
         }
     }
 
-    /// Makes the instance cause an effect if its gate is open. The effect may take a while to arrive.
+    /// Makes the instance send an effect, if its gate is open. The effect may take a while to arrive.
     pub(super) fn sends(&mut self, host: usize) -> Checked {
         let now = self.now;
         let incarnation = self.hosts[host].incarnation;
@@ -258,7 +258,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends or kills an instance: its gate closes, and its process exits a little later.
+    /// Ends or kills an instance: its gate closes now, and its process exits a little later.
     pub(super) fn end_instance(&mut self, host: usize, incarnation: u32, killed: bool) {
         let now = self.now;
         let Some(instance) = self.instance(host) else { return };
@@ -303,7 +303,7 @@ impl World {
                 Ok(())
             }
             Event::Begins { key: (.., number) } => {
-                // The instance may have ended in the meantime, but the supervisor cannot know that yet.
+                // The instance may have ended, but the supervisor cannot know that yet.
                 if self.instance(host).is_some_and(|instance| instance.number == number) {
                     return self.feed(host, Input::Begun);
                 }

@@ -1,6 +1,6 @@
 //! Threads that act without the supervisor: an instance's own thread, which ends the instance at its deadline, and the
-//! host's watchdog, which ends the host if the instance is not gone in time. Both threads know only the deadlines in
-//! the elector's effects.
+//! host's watchdog, which ends the host if the instance is not gone in time. Both know only the deadlines in the
+//! elector's effects.
 
 use super::*;
 
@@ -8,7 +8,7 @@ use super::*;
 const PAUSED: Duration = Duration::from_millis(500);
 
 impl World {
-    /// Plans the next check of an instance.
+    /// Schedules the next check of an instance.
     pub(super) fn look_at(&mut self, key: Key, at: Instant) {
         let Some(process) = self.hosts[key.0].process.as_mut().filter(|_| self.plan.is_watched) else { return };
         let planned = process.local(at);
@@ -18,8 +18,8 @@ impl World {
         self.push(at, Event::Watch { key, look, planned });
     }
 
-    /// Reads the deadline in the instance's thread at least every D/12, and ends the instance once the deadline has
-    /// passed. The thread pauses with its machine, but not with the watchdog.
+    /// The instance's own thread reads the deadline, at least every D/12, and ends the instance after the deadline. The
+    /// thread pauses with its machine, but not with the watchdog.
     pub(super) fn reads_its_deadline(&mut self, key: Key) {
         let (host, incarnation, number) = key;
         if !self.plan.is_watched || self.process((host, incarnation)).is_none() {
@@ -40,7 +40,7 @@ impl World {
         self.push(at + Duration::from_micros(100), Event::ReadsItsDeadline { key });
     }
 
-    /// Checks an instance, unless it is gone or dying, or the watchdog is paused.
+    /// Checks an instance, unless the instance is gone or dying, or the watchdog is paused.
     pub(super) fn watch(&mut self, key: Key, look: u64, planned: Time) {
         let (host, incarnation, number) = key;
         let (now, lateness) = (self.now, self.lateness());
@@ -72,7 +72,7 @@ impl World {
         self.look_at(key, at + late);
     }
 
-    /// Ends a host after it has sent its last words. While it sends them, its supervisor does nothing else.
+    /// Ends a host after it has sent its last report. The supervisor does nothing else while it sends the report.
     pub(super) fn end_itself(&mut self, host: usize) {
         self.hosts[host].down = self.plan.hosts[host].lease / 10;
         let words = self.instance(host).map_or(Duration::ZERO, |instance| instance.life.words);

@@ -1,4 +1,4 @@
-//! Followers that use a store which fails on demand.
+//! Followers that share one store. The store fails on demand.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ use baton_runtime::{Engine, Module};
 use baton_store::MemoryStore;
 use baton_store::{Intercept, Interceptor, PlainObject, StoreAnswer, StoreCall};
 
-/// Guards against hangs; no measurement depends on it.
+/// A timeout that keeps a test from hanging. No test depends on its length.
 const GUARD: Duration = Duration::from_secs(60);
 
 const PACE: Pace = Pace {
@@ -49,13 +49,13 @@ pub fn component(number: u32) -> Bytes {
     wat::parse_str(text).unwrap().into()
 }
 
-/// A store with the followers that use it.
+/// A store, and the followers that use it.
 pub struct Fleet {
     pub store: Arc<Intercept<MemoryStore, Faults>>,
     pub election: ElectionName,
     pub engine: Engine,
     pub slow: Arc<Mutex<Option<Digest>>>,
-    /// True if the machine is too busy to compile anything.
+    /// True while the machine is too busy to compile anything.
     pub is_busy: Arc<AtomicBool>,
 }
 
@@ -78,15 +78,16 @@ impl Fleet {
         digest
     }
 
-    /// Pushes a module whose compilation never ends.
+    /// Pushes a module whose compilation never finishes.
     pub async fn slow(&self, number: u32) -> Digest {
         *self.slow.lock().unwrap() = Some(Digest::of(&component(number)));
         self.push(number).await
     }
 
-    /// Makes a module the current version, even if the store does not have the module. Serials count from 1 here.
+    /// Makes a module the current version, even if the store does not contain the module. The serials in this list
+    /// start at 1.
     pub async fn name(&self, digest: Digest, size: u64) {
-        // The store refuses this write if the list exists.
+        // If there already is a list, the store refuses this write.
         let _ = self.store.store.write_control(&self.election, None, VersionList::default().encode()).await;
         let publication = Publication { digest, size, by: "me".into(), at: "now".into(), signature: None };
         edit_versions(&*self.store.store, &self.election, |control| {
@@ -96,7 +97,7 @@ impl Fleet {
         .unwrap();
     }
 
-    /// Waits until the control object satisfies `test`.
+    /// Waits until `test` returns true for the control object.
     pub async fn control(&self, test: impl Fn(&VersionList) -> bool) {
         until("the control object", async || {
             match self.store.store.read_control(&self.election, None).await.unwrap() {
@@ -147,7 +148,7 @@ impl Fleet {
     }
 }
 
-/// A running follower, as its supervisor sees it.
+/// A running follower, seen through its supervisor's channels.
 pub struct Node {
     pub supply: watch::Receiver<Supply>,
     pub judge: Option<mpsc::UnboundedSender<Judgement>>,
@@ -181,13 +182,13 @@ impl Node {
         self.judge.as_ref().unwrap().send(judgement).unwrap();
     }
 
-    /// Waits until the node's reports contain `text`, and returns all reports.
+    /// Waits until the node's reports contain `text`. Returns all reports.
     pub async fn says(&self, text: &str) -> String {
         until(text, async || self.said.text().contains(text)).await;
         self.said.text()
     }
 
-    /// Shuts the node down gracefully, and returns all reports.
+    /// Shuts the node down gracefully. Returns all reports.
     pub async fn end(&mut self) -> String {
         drop(self.judge.take());
         timeout(GUARD, self.running.take().unwrap()).await.expect("a follower ends").unwrap();
@@ -237,7 +238,7 @@ impl Source for File {
     }
 }
 
-/// Compiles in this process, because unit tests do not have the compiler program.
+/// Compiles in this process: unit tests cannot run the compiler as a separate program.
 struct InProcess {
     engine: Engine,
     slow: Arc<Mutex<Option<Digest>>>,
@@ -263,14 +264,14 @@ impl Prepare for InProcess {
     }
 }
 
-/// Faults of a store. Each fault lasts while its flag is true.
+/// Faults of a store. A fault is active while its flag is true.
 #[derive(Default)]
 pub struct Faults {
     pub is_down: AtomicBool,
     pub has_no_modules: AtomicBool,
     pub modules_are_slow: AtomicBool,
     pub hangs: AtomicBool,
-    /// Delays responses to reads, and sets `has_read` once a response is ready.
+    /// Delays the responses to reads. As soon as a response is ready, `has_read` is set.
     pub answers_late: AtomicBool,
     pub has_read: AtomicBool,
 }

@@ -25,7 +25,7 @@ fn operator<'a>(store: &'a MemoryStore, election: &'a ElectionName) -> Operator<
     }
 }
 
-/// Writes an announcement for a node that could lead and that has confirmed this mark.
+/// Writes the announcement of a node that could lead. The node has confirmed this mark.
 async fn announce(store: &MemoryStore, node: &str, mark: &str) -> Announcement {
     let holds = vec![baton_store::Digest::of(b"")];
     let version = "0.1.0".to_owned();
@@ -82,7 +82,7 @@ async fn hand_over_is_refused_after_a_new_leader_or_a_later_command() {
     let stepped_down = operator.known().await.unwrap();
     assert_refused(operator.hand_over(&itself, &target, &before).await, "a later command");
     assert_eq!(operator.known().await.unwrap(), stepped_down);
-    // This time, the caller passes the commands that include the later one.
+    // This time, the caller knows the later command.
     let Err(NoEffect::NotYet(why)) = operator.hand_over(&itself, &target, &stepped_down).await else {
         panic!("the hand-over did not wait in vain")
     };
@@ -93,7 +93,7 @@ async fn hand_over_is_refused_after_a_new_leader_or_a_later_command() {
     assert_eq!(node, "web-2");
 }
 
-/// Sends a steering command, and sends the commands `others` as soon as the first command is in the store.
+/// Sends a steering command. As soon as it is in the store, sends the commands `others`.
 async fn steer_while_others_do(store: &MemoryStore, what: SteeringCommand, others: &[SteeringCommand]) -> SteerResult {
     let election = job();
     let patient = Operator { patience: Duration::from_secs(5), ..operator(store, &election) };
@@ -134,7 +134,8 @@ async fn superseded_command_reports_the_later_command() {
     for (why, text) in futures::future::join_all(result).await {
         assert!(why.contains(text), "{why}");
     }
-    // No node leads in this store. A node that has confirmed the last command has also read all earlier commands.
+    // In this store, no node leads. A node that has confirmed the last command must have read all earlier commands as
+    // well.
     let store = store();
     announce(&store, "web-1", "/").await;
     operator(&store, &job()).steer(&SteeringCommand::Suspend).await.unwrap();

@@ -1,8 +1,8 @@
 //! Opens connections to granted servers, and checks the gate on each write.
 //!
 //! hyper speaks HTTP over sockets that this module opens. The default handler of `wasmtime-wasi-http`, and clients such
-//! as `reqwest`, open their own sockets. With those sockets, the gate could not see the writes below TLS. Also, after
-//! an instance is killed, the kernel would send the data that it has buffered, instead of resetting the connection.
+//! as `reqwest`, open their own sockets. The gate could then not check the writes below TLS. Also, after a kill, the
+//! kernel would still send the data that it has buffered, instead of resetting the connection.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -29,7 +29,7 @@ use crate::wire::page::RunnerGate;
 use crate::wire::protocol::Resolved;
 
 /// Size of the kernel's buffer for each direction of a connection (bytes); the kernel doubles this value. By default,
-/// the buffers can grow to several megabytes. No process limit counts this kernel memory.
+/// the buffers can grow to several megabytes, and no process limit includes this kernel memory.
 pub(crate) const KEPT_BY_KERNEL: u32 = 128 << 10;
 
 #[derive(Clone)]
@@ -40,7 +40,7 @@ pub(super) struct Connector {
 
 /// The reason why a connection was not opened.
 pub(super) enum NotOpened {
-    /// The name has addresses, but the grant covers none of them. Holds one of these addresses.
+    /// The name has addresses, but the grant covers none of them. Holds one of the addresses.
     OutOfReach(Resolved),
     Failed(Error),
 }
@@ -54,7 +54,7 @@ impl From<Error> for NotOpened {
 pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// A connection's flags, which the code that uses the connection sets. Clones share them.
+/// Flags with which the user of a connection controls it. Clones share the flags.
 #[derive(Clone, Debug)]
 pub(super) struct Signals(Arc<Signalled>);
 
@@ -65,14 +65,15 @@ struct Signalled {
 }
 
 impl Signals {
-    /// Sets whether a request is in flight; true initially. If the connection is dropped with a request in flight, or
-    /// the process is killed at any time, the kernel resets the connection and discards the data that it has buffered.
+    /// Sets whether a request is in flight (initially true). If the connection is dropped while a request is in flight,
+    /// the kernel resets the connection and discards the data that it has buffered. If the process is killed, the
+    /// kernel does the same, whether or not a request is in flight.
     pub(super) fn set_in_flight(&self, is_in_flight: bool) {
         self.0.is_in_flight.store(is_in_flight, Ordering::Release);
     }
 
-    /// Makes the next reads ask the kernel for data until it has no more. While the guest computes, nothing drives the
-    /// reactor, so tokio does not notice data that arrives meanwhile.
+    /// Makes the next reads ask the kernel for data, until the kernel has no more. Without this, data that arrives
+    /// while the guest computes could be missed: nothing drives tokio's reactor during that time.
     pub(super) fn ask_kernel(&self) {
         self.0.asks_kernel.store(true, Ordering::Release);
     }
@@ -83,7 +84,7 @@ impl Connector {
         Self { tls, names }
     }
 
-    /// Opens a connection to an origin, at an address that `reach` includes.
+    /// Opens a connection to an origin, using only addresses that `reach` includes.
     ///
     /// # Errors
     /// [`NotOpened`] says why no connection was opened.
@@ -147,7 +148,7 @@ fn connect_error(error: &io::Error) -> Error {
     }
 }
 
-/// A TCP connection whose writes pass the gate.
+/// A TCP connection whose writes must pass the gate.
 struct Gated {
     tcp: TcpStream,
     gate: Arc<RunnerGate>,
@@ -158,20 +159,21 @@ impl Gated {
     async fn connect(address: SocketAddr, gate: &Arc<RunnerGate>) -> Result<(Self, Signals), Error> {
         gate.check().map_err(internal_error)?;
         let tcp = Self::open(address).await.map_err(|error| connect_error(&error))?;
-        // Disable Nagle's algorithm. Otherwise a request's body would wait until the request's head is acknowledged.
+        // Disable Nagle's algorithm, which would delay a request's body until the request's head is acknowledged.
         tcp.set_nodelay(true).map_err(|error| connect_error(&error))?;
         let signalled = Signalled { is_in_flight: AtomicBool::new(true), asks_kernel: AtomicBool::new(false) };
         let signals = Signals(Arc::new(signalled));
         Ok((Self { tcp, gate: Arc::clone(gate), signals: signals.clone() }, signals))
     }
 
-    /// Connects with a linger time of zero, so that closing the socket resets the connection. The linger time is set
-    /// first: a killed process could no longer set it, and the kernel would continue to send the data that it has
-    /// buffered.
+    /// Connects with a linger time of zero, so that closing the socket resets the connection. The linger time must be
+    /// set in advance: a process that is killed cannot set it, and the kernel would then still send the data that it
+    /// has buffered.
     async fn open(address: SocketAddr) -> io::Result<TcpStream> {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         socket.set_zero_linger()?;
-        // Set the buffer sizes before connecting, since the TCP handshake negotiates the window scale from them.
+        // Set the buffer sizes before connecting, since they determine the window scale that the TCP handshake
+        // negotiates.
         socket.set_recv_buffer_size(KEPT_BY_KERNEL)?;
         socket.set_send_buffer_size(KEPT_BY_KERNEL)?;
         socket.connect(address).await
@@ -185,8 +187,8 @@ impl Gated {
 impl Drop for Gated {
     fn drop(&mut self) {
         if !self.signals.0.is_in_flight.load(Ordering::Acquire) && !self.gate.remaining().is_zero() {
-            // Close gracefully. If this fails, the connection is reset. That loses no data, since no request is in
-            // flight.
+            // Close the connection gracefully. If this call fails, the connection is reset, which loses no data, since
+            // no request is in flight.
             #[expect(deprecated, reason = "closing blocks with a time to linger, and this takes that away")]
             let _ = self.tcp.set_linger(None);
         }
@@ -247,7 +249,7 @@ mod tests {
     use super::*;
     use crate::wire::page::{Page, gate_for};
 
-    /// Returns a connection behind an open gate, and the server's end of the connection.
+    /// Returns a connection with an open gate, and the server's end of the connection.
     async fn connection() -> (Gated, Signals, Page, std::net::TcpStream, Arc<RunnerGate>) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let (gate, page) = gate_for(Duration::from_secs(3600));
@@ -279,7 +281,7 @@ mod tests {
     #[tokio::test]
     async fn reads_ask_the_kernel_when_the_reactor_has_not_run() {
         let (mut gated, signals, _page, mut server, _gate) = connection().await;
-        // There is no await from here on, so the reactor does not run.
+        // The code below does not await anything, so the reactor does not run.
         let mut read = || {
             let mut space = [0; 8];
             let mut buffer = ReadBuf::new(&mut space);
@@ -295,7 +297,7 @@ mod tests {
             Some(read()).filter(Poll::is_ready)
         });
         assert_eq!(first, Some(Poll::Ready((true, b"more tha".to_vec()))));
-        // After one request to ask the kernel, reads continue to ask it until it has no more data.
+        // After a call to `ask_kernel`, reads keep asking the kernel until it has no more data.
         let rest = [&b"n its ro"[..], b"om"].map(|bytes| Poll::Ready((true, bytes.to_vec())));
         assert_eq!([read(), read()], rest);
         let ended = (0..).find_map(|_| {
@@ -310,14 +312,14 @@ mod tests {
     async fn kernel_buffers_stay_small_when_nobody_reads() {
         let (mut gated, _, _page, mut server, _gate) = connection().await;
         let (chunk, most) = (vec![0; 64 << 10], 1 << 20);
-        // Count the bytes that the kernel buffers at both ends while the server reads nothing.
+        // The server reads nothing. Count the bytes that the kernel buffers on both sides.
         let mut sent = 0;
         while let Some(written) = write(&mut gated, &chunk).now_or_never() {
             sent += written.unwrap();
         }
         assert!(sent < most, "{sent} bytes");
-        // Count the bytes that arrive while the client reads nothing. The server has almost no send buffer, so the
-        // client's end holds them.
+        // Now the client reads nothing. Count the bytes that the kernel buffers on the client's side: the server has
+        // almost no send buffer.
         rustix::net::sockopt::set_socket_send_buffer_size(&server, 4096).unwrap();
         server.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
         let mut received = 0;

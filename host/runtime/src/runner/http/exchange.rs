@@ -1,9 +1,9 @@
 //! One request and its response on one connection, and the pool of idle connections.
 //!
-//! Whichever future waits on a connection, for a response or for its body, also drives the connection. So a request
-//! needs only the task that wasmtime starts. Nothing drives an idle connection, so the next request first checks that
-//! the server has not closed it. This module has its own pool: the pool of `hyper-util` starts a task for each
-//! connection, and knows nothing of a grant's reach.
+//! The future that waits for a response, or for the response's body, also drives the connection. So a request needs
+//! only the task that wasmtime starts. Nothing drives an idle connection, so the next request first checks that the
+//! server has not closed it. This module has its own pool: the pool in `hyper-util` starts a task for each connection,
+//! and does not distinguish connections by the reach of their grants.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -37,10 +37,10 @@ pub(super) struct Admitted {
     pub(super) waits: Waits,
 }
 
-/// Drives the connection after the response's head has arrived, until the whole response has arrived.
+/// Drives the connection from the arrival of the response's head until the whole response has arrived.
 pub(super) type ConnectionDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Makes a request, on an idle connection or a new one.
+/// Makes a request on an idle connection, or on a new one if there is none.
 ///
 /// # Errors
 /// Returns the guest's error if there is no response.
@@ -52,7 +52,7 @@ pub(super) async fn run(
     let origin = &server.origin;
     let place = Arc::new(place);
     if !request.body().is_end_stream() {
-        // The request's body holds the permit until all of it is sent. That may be after the response has arrived.
+        // The request's body holds the permit until it is sent completely, which may be after the response has arrived.
         let sending = Arc::clone(&place);
         let keeping = move |frame| {
             let _ = &sending;
@@ -65,14 +65,15 @@ pub(super) async fn run(
         let is_kept = kept.is_some();
         let mut connection = match kept.take() {
             Some(connection) => connection,
-            // Box this part of the future, which is its largest part and rarely needed. Otherwise every request would
-            // move that part before it runs.
+            // Box this part of the future, which is rarely needed. It is the largest part, and without the box, every
+            // request would have to move it.
             None => Box::pin(open(&shared, origin, reach, waits)).await?,
         };
         connection.signals.set_in_flight(true);
         match connection.ask(request, &shared, waits.first_byte).await {
             Ok(response) => break (connection, response),
-            // The server has closed the idle connection before it received any part of the request.
+            // The server had closed the idle connection before any part of the request was sent. Retry on another
+            // connection.
             Err(Unanswered { unsent: Some(unsent), .. }) if is_kept => {
                 request = unsent;
                 kept = shared.idle.take(origin, reach, shared.clock.now());
@@ -99,7 +100,8 @@ pub(super) async fn run(
     Ok((response, Some(Box::pin(rest))))
 }
 
-/// Copies the header values. hyper's values are slices of its 64 KiB read buffer and would keep the whole buffer alive.
+/// Copies the header values. Otherwise they would keep hyper's whole 64 KiB read buffer alive, since they are slices of
+/// it.
 fn let_go_of_the_buffer(headers: &mut HeaderMap) {
     for value in headers.values_mut() {
         let is_sensitive = value.is_sensitive();
@@ -163,14 +165,14 @@ struct Unanswered {
 
 pub(super) struct Connection {
     origin: Origin,
-    /// The addresses to which the connection was allowed to be opened.
+    /// The addresses that were allowed when the connection was opened.
     reach: AddressReach,
     sender: http1::SendRequest<WasiBody>,
     driver: http1::Connection<TokioIo<Box<dyn Io>>, WasiBody>,
-    /// The timer, first for connecting and then for each response.
+    /// The timer that first limits connecting, and then the wait for each response.
     wait: Wait,
     signals: Signals,
-    /// True once the driver has ended. It must not be polled again after that.
+    /// True once the driver has ended. The driver must not be polled after that.
     ended: bool,
     idle_since: Time,
 }
@@ -190,7 +192,7 @@ impl Connection {
         poll_fn(|cx| {
             let driven = if *ended { Poll::Pending } else { Pin::new(&mut *driver).poll(cx) };
             *ended |= driven.is_ready();
-            // Poll for the response even if the connection has ended, since the response may have arrived with the end.
+            // Poll for the response even if the connection has ended, since both may have arrived together.
             match (answer.as_mut().poll(cx), driven) {
                 (Poll::Ready(Ok(response)), _) => Poll::Ready(Ok(response)),
                 (Poll::Ready(Err(mut error)), _) => {
@@ -208,7 +210,7 @@ impl Connection {
         .await
     }
 
-    /// Drives the connection until the response has arrived. Returns true if the connection can be reused.
+    /// Drives the connection until the whole response has arrived. Returns true if the connection can be reused.
     fn poll_finished(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         if self.ended || Pin::new(&mut self.driver).poll(cx).is_ready() {
             self.ended = true;
@@ -236,7 +238,8 @@ impl Idle {
                     kept.iter().rposition(|connection| (&connection.origin, connection.reach) == (origin, reach))?;
                 kept.swap_remove(at)
             };
-            // On an idle connection, a server sends nothing except the end of the stream.
+            // An open idle connection has no data to read: the only thing that a server sends on it is the end of the
+            // stream.
             connection.signals.ask_kernel();
             if connection.poll_finished(&mut Context::from_waker(Waker::noop())) == Poll::Ready(true) {
                 return Some(connection);
@@ -265,7 +268,7 @@ struct Arriving {
     shared: Arc<HttpShared>,
     longest: Duration,
     wait: Option<Wait>,
-    /// The request's permit, released once the body has arrived.
+    /// The request's permit, which is released once the whole body has arrived.
     place: Option<Arc<OwnedSemaphorePermit>>,
 }
 
@@ -327,7 +330,7 @@ mod tests {
         let connector = Connector::new(tls::connector(&[]).unwrap(), Lookups::nowhere());
         let Ok((stream, signals)) = connector.open(&origin, AddressReach::Private, &gate).await else { panic!() };
         let (mut sender, mut driver) = http1::Builder::new().handshake(TokioIo::new(stream)).await.unwrap();
-        // The sender is ready for a request only after the driver has been polled.
+        // The sender is ready for a request only after the driver has been polled once.
         assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut driver).poll(cx))).await.is_pending());
         poll_fn(|cx| sender.poll_ready(cx)).await.unwrap();
         let (ended, idle_since, reach) = (false, now, AddressReach::Private);

@@ -1,6 +1,6 @@
 //! Grants: the servers that a coordinator may send requests to. Checks requests against the grants.
 //!
-//! One URL parser reads both grants and requests, so a host has the same form in both: lower case, international names
+//! The same URL parser reads grants and requests, so a host has the same form in both: lower case, international names
 //! in ASCII, and one form for all spellings of an IPv4 address.
 
 use std::fmt;
@@ -24,7 +24,7 @@ const LONGEST_PROPOSED: usize = 1000;
 /// The text after `#` in a grant that allows private addresses.
 const PRIVATE: &str = "private";
 
-/// Permission for requests to one scheme, host or domain, port and path prefix.
+/// Permission for requests with one scheme, one port and one path prefix, to one host or to all hosts of one domain.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Grant {
     scheme: Scheme,
@@ -44,19 +44,19 @@ pub(super) enum Scheme {
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum HostRule {
     Exactly(Host<String>),
-    /// Every name that ends with this suffix, which starts with a dot.
+    /// All names that end with this suffix. The suffix starts with a dot.
     Under(String),
 }
 
-/// The addresses that a granted host may have.
+/// The addresses that a connection to a granted host may use.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum AddressReach {
     Public,
-    /// Addresses of this machine, since the grant names `localhost`.
+    /// Loopback addresses of this machine. Applies if the grant names `localhost`.
     Loopback,
-    /// Private addresses as well, since the grant ends with `#private`.
+    /// Private and loopback addresses, in addition to public ones. Applies if the grant ends with `#private`.
     Private,
-    /// Only this address, which the grant names.
+    /// Only this address. Applies if the grant names an IP address.
     Exactly(IpAddr),
 }
 
@@ -94,7 +94,7 @@ impl FromStr for Grant {
         };
         let (authority, path) = rest.split_at(rest.find(['/', '\\', '?']).unwrap_or(rest.len()));
         if authority.contains('@') {
-            // Do not show the text, since it may contain a password.
+            // Do not include the text in the error, since it may contain a password.
             return Err(GrantError(
                 "remove the user and password before the host: the coordinator sends its own authorization".to_owned(),
             ));
@@ -137,7 +137,8 @@ impl FromStr for Grant {
     }
 }
 
-/// Removes the query and the user, which may contain a token or a password, so that the URL can be shown.
+/// Removes the parts of a URL that may contain a token or a password (the query and the user), so that the URL can be
+/// shown.
 fn without_secrets(text: &str) -> String {
     let (text, query) = text.split_at(text.find('?').unwrap_or(text.len()));
     let query = if query.is_empty() { "" } else { "?…" };
@@ -280,7 +281,7 @@ impl Grants {
     }
 
     /// Returns the addresses that a request may connect to, or `None` if no grant covers the request. If several grants
-    /// cover it, the one with the widest reach decides.
+    /// cover the request, the one with the widest reach applies.
     pub(super) fn reach(&self, origin: &Origin, path: &str) -> Option<AddressReach> {
         let covering = self.0.iter().filter(|grant| grant.covers_origin(origin) && grant.covers_path(path));
         covering.map(Grant::reach).max()
@@ -297,15 +298,16 @@ impl Grants {
             })
     }
 
-    /// Proposes a grant for a refused request. If the origin already has a grant, the proposal is for the path,
-    /// otherwise for the whole origin. Returns `None` if no grant would help.
+    /// Proposes a grant that would allow a refused request. If the origin already has a grant, the proposed grant is
+    /// for the request's path, otherwise for the whole origin. Returns `None` if no grant would help.
     pub(super) fn wanted(&self, origin: &Origin, path: &str) -> Option<Grant> {
         let knows_origin = self.0.iter().any(|grant| grant.covers_origin(origin));
         if knows_origin && path.len() > LONGEST_PROPOSED {
             return None;
         }
         let text = if knows_origin { format!("{origin}{path}") } else { origin.to_string() };
-        // Parsing may change the path, for example replace its backslashes. The grant would then not cover the request.
+        // Parsing may change the path, for example by replacing backslashes. Do not propose a grant that then no longer
+        // covers the request.
         text.parse().ok().filter(|grant: &Grant| grant.covers_path(path))
     }
 
@@ -315,7 +317,7 @@ impl Grants {
         Some(Grant { private: true, ..covering.clone() })
     }
 
-    /// Returns the line of `baton.toml`, and the flags, for the existing grants plus this grant.
+    /// Returns the existing grants plus this grant, in two forms: as a line of `baton.toml`, and as flags.
     pub(super) fn lines_with(&self, grant: &Grant) -> [String; 2] {
         let is_other = |other: &&Grant| Grant { private: grant.private, ..(*other).clone() } != *grant;
         let all: Vec<String> =

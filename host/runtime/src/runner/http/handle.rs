@@ -23,7 +23,7 @@ use crate::runner::weight::{BUFFER, FIELD, FIELDS};
 /// Name of the interface. This version matches any version of WASI 0.2.
 const INTERFACE: &str = "wasi:http/outgoing-handler@0.2.12";
 
-/// Host memory that a request may occupy (bytes): the head of its response and the buffer of its body.
+/// Memory (bytes) that a request may occupy in the runner: the head of its response and the buffer of its body.
 const ANSWER: usize = BUFFER + FIELDS + HEAD_BYTES + HEAD_LINES * FIELD;
 
 type Handled = Result<Resource<HostFutureIncomingResponse>, types::ErrorCode>;
@@ -53,8 +53,8 @@ pub(crate) fn link<T: 'static>(
 ///
 /// # Errors
 /// Returns why the request is invalid or not allowed. As `wasi:http` specifies, `handle` returns this error at once,
-/// not through the future response. Otherwise, a client that sends the body first would find the body's stream closed,
-/// and report that instead of the refusal.
+/// not through the future response. If the error came through the response, a client that sends the body first would
+/// find the body's stream closed, and report that instead of the refusal.
 fn begin(http: &Http, asked: HostOutgoingRequest, waits: Waits) -> Result<HostFutureIncomingResponse, Error> {
     let shared = &http.hooks.shared;
     let admitted = shared.admit(request_of(asked)?, waits)?;
@@ -66,7 +66,7 @@ fn begin(http: &Http, asked: HostOutgoingRequest, waits: Waits) -> Result<HostFu
     })))
 }
 
-/// Returns the error code of a refusal. All other codes are about connections, and a refused request has no connection.
+/// Returns the error code for a refusal. All other codes are about connections, and a refused request has none.
 fn code(refused: Error) -> types::ErrorCode {
     match refused {
         Error::HttpProtocolError => types::ErrorCode::HttpProtocolError,
@@ -104,7 +104,7 @@ fn request_of(asked: HostOutgoingRequest) -> Result<Request<WasiBody>, Error> {
     Ok(request)
 }
 
-/// Creates a task that never runs, for a type that must hold one.
+/// Creates a task that never runs, for a wasmtime type that requires a task.
 fn nothing() -> AbortOnDropJoinHandle<()> {
     LocalSet::new().spawn_local(async {}).into()
 }

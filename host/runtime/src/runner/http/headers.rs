@@ -14,8 +14,8 @@ const OURS: &[u8] = b"baton-";
 pub(super) struct Stamp([(HeaderName, HeaderValue); 3]);
 
 impl Stamp {
-    /// Creates a term's stamp. The conversion cannot fail, since the names of elections and nodes are valid header
-    /// values.
+    /// Creates the stamp of a term. Converting to header values cannot fail, since the names of elections and nodes are
+    /// valid values.
     pub(super) fn new(election: &str, term: u64, node: &str) -> Self {
         let value = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
         Self([(ELECTION, value(election)), (TERM, HeaderValue::from(term)), (NODE, value(node))])
@@ -34,8 +34,9 @@ impl Stamp {
     }
 }
 
-/// Returns true if a guest may not send this header: it is reserved for the host, concerns the connection instead of
-/// the request, or could be mistaken for one of these. Many servers do not distinguish `Baton-Term` from `Baton_Term`.
+/// Returns true if a guest may not send this header. Such a header is reserved for the host, concerns the connection
+/// instead of the request, or could be mistaken for one of these two kinds: many servers do not distinguish
+/// `Baton-Term` from `Baton_Term`.
 pub(super) fn is_forbidden(name: &HeaderName) -> bool {
     if DEFAULT_FORBIDDEN_HEADERS.contains(name) {
         return true;
@@ -50,7 +51,7 @@ pub(super) fn is_forbidden(name: &HeaderName) -> bool {
         || DEFAULT_FORBIDDEN_HEADERS.iter().any(|word| is_disguised(word.as_str()))
 }
 
-/// Normalizes a byte of a header's name as the most lenient server would.
+/// Normalizes a byte of a header name in the way that the most lenient servers do.
 pub(super) fn plain(byte: u8) -> u8 {
     if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' }
 }

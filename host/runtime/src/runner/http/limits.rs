@@ -1,4 +1,4 @@
-//! Timeouts of requests, and limits on the host resources that requests use.
+//! Timeouts for requests, and limits on the resources that requests use in the runner.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -17,11 +17,11 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Default timeout for the head of the response, and for each further part of its body.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// Every wait ends this long before the deadline, so that the guest can still handle the error.
+/// Time before the deadline at which every wait ends, so that the guest still has time to handle the error.
 pub(super) const BEFORE_DEADLINE: Duration = Duration::from_millis(50);
 
-/// Maximum interval between two readings of the clock. The clock must be read again and again, since timers stop while
-/// the machine is suspended.
+/// Maximum interval between two readings of the clock during a wait. A timer alone is not enough, since timers stop
+/// while the machine is suspended.
 const LONGEST_WAIT: Duration = Duration::from_millis(250);
 
 /// Maximum size of a response's head, and of its trailers (bytes).
@@ -30,13 +30,14 @@ pub(super) const HEAD_BYTES: usize = 32 << 10;
 /// hyper's limit on the number of headers in a head.
 pub(super) const HEAD_LINES: usize = 100;
 
-/// Maximum length of a method or a scheme (bytes). The longest registered ones have 17 and 30 bytes.
+/// Maximum length of a method or a scheme (bytes). The longest registered method has 17 bytes, and the longest
+/// registered scheme 30.
 pub(super) const WORD_BYTES: usize = 64;
 
 /// Maximum length of an authority (bytes): a name of 255 bytes, a user and a port.
 pub(super) const AUTHORITY_BYTES: usize = 1 << 10;
 
-/// Maximum memory for a request's trailers (bytes). Together with [`WRITE_AHEAD`], this is less than a
+/// Maximum memory for a request's trailers (bytes). This limit plus [`WRITE_AHEAD`] is less than
 /// [`BUFFER`](crate::runner::weight::BUFFER).
 pub(super) const TRAILERS: usize = 16 << 10;
 
@@ -46,13 +47,13 @@ pub(super) const READ_AHEAD: usize = 64 << 10;
 /// Maximum amount of body data that a guest may write before any of it is sent (bytes).
 pub(super) const WRITE_AHEAD: usize = 16 << 10;
 
-/// Maximum host memory for each list of header fields that a guest builds (bytes).
+/// Maximum memory that each list of header fields built by a guest may take in the runner (bytes).
 pub(super) const FIELD_BYTES: usize = 32 << 10;
 
 /// Maximum number of idle connections of an instance.
 pub(super) const IDLE: usize = 16;
 
-/// Time for which an idle connection is kept. Servers close idle connections after 5 s or more.
+/// Time for which an idle connection is kept. It is shorter than a server's, which is usually 5 s or more.
 pub(super) const IDLE_FOR: Duration = Duration::from_secs(4);
 
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +64,7 @@ pub(super) struct Waits {
 }
 
 impl Waits {
-    /// Returns the timeouts that the guest has set. A timeout that it has not set has its default.
+    /// Returns the timeouts that the guest has set, and the defaults for those that it has not set.
     pub(super) fn of(options: Option<RequestOptions>) -> Self {
         let wanted = options.unwrap_or_default();
         Self {
@@ -76,7 +77,7 @@ impl Waits {
 
 /// A restartable timeout for an operation on a connection.
 ///
-/// The timer is reused: postponing it costs nothing, while creating a timer wakes a thread.
+/// The same timer is used for all waits: postponing a timer costs almost nothing, but creating one wakes a thread.
 pub(super) struct Wait {
     timer: Pin<Box<Sleep>>,
     begin: Time,

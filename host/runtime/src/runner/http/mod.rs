@@ -1,7 +1,7 @@
 //! Outgoing HTTP: `wasi:http/outgoing-handler`, for the servers that a coordinator was granted.
 //!
 //! A request and each write on its connection are effects, so they pass the instance's gate. Three headers that no
-//! guest can set identify the term. All of this runs in the instance's runner, except that the host looks up names.
+//! guest can set identify the term. All of this runs in the instance's runner. Only DNS lookups are done by the host.
 //!
 //! `types` and `handle` implement the interfaces. `grant` decides which requests are allowed, and `path` refuses
 //! ambiguous paths. `headers` adds the term's headers, and `connect`, `tls` and `exchange` make the request. `limits`
@@ -113,11 +113,11 @@ impl Client {
 /// A guest's request that was refused.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RefusedRequest {
-    /// The origin of the request; empty if too many requests were in flight.
+    /// The origin of the request; empty if the request was refused because too many others were in flight.
     pub origin: String,
     /// The reason for the refusal.
     pub reason: String,
-    /// The line of `baton.toml`, and the flags, that would allow the request, if any.
+    /// A line of `baton.toml` that would allow the request, and the equivalent flags; `None` if no grant would help.
     pub allow: Option<[String; 2]>,
 }
 
@@ -154,7 +154,7 @@ impl Http {
         Self { ctx, hooks: Hooks { shared, forbidden: Arc::new(is_forbidden) } }
     }
 
-    /// Closes the idle connections gracefully. Otherwise the end of the process would reset them.
+    /// Closes the idle connections gracefully. Otherwise the kernel would reset them when the process exits.
     pub(crate) fn finish(&self) {
         self.hooks.shared.idle.clear();
     }
@@ -178,7 +178,7 @@ impl WasiHttpHooks for Hooks {
         WRITE_AHEAD
     }
 
-    /// Never called: `handle` makes the requests.
+    /// Never called, since `handle` makes the requests itself.
     fn send_request(
         &mut self,
         _: Request<WasiBody>,
@@ -207,10 +207,10 @@ struct HttpShared {
     stamp: Stamp,
     places: Arc<Semaphore>,
     idle: Idle,
-    /// The origins whose refusals were reported.
+    /// The origins whose refusals have been reported.
     told: Mutex<BTreeSet<String>>,
-    /// The server of the last request, with the authority as the guest wrote it. It is cached because most requests go
-    /// to the same server.
+    /// The server of the last request, together with the authority as the guest wrote it. This is a cache, since most
+    /// guests send all requests to one server.
     last: Mutex<Option<(Authority, Arc<Server>)>>,
     tally: SharedMemory<Tally>,
     output: Arc<dyn Output>,
@@ -234,10 +234,10 @@ impl HttpShared {
         Ok(server)
     }
 
-    /// Checks whether the guest may make this request, and stamps it with the term.
+    /// Checks that the guest may make this request, and adds the term's headers to it.
     fn admit(&self, mut request: Request<WasiBody>, waits: Waits) -> Result<Admitted, Error> {
         self.gate.pass(EffectKind::Request).map_err(internal_error)?;
-        // CONNECT would turn the connection into a tunnel whose content is not checked.
+        // Refuse CONNECT: it would turn the connection into a tunnel whose content is not checked.
         if request.method() == Method::CONNECT {
             return Err(Error::HttpRequestMethodInvalid);
         }
@@ -340,7 +340,7 @@ impl HttpShared {
     }
 }
 
-/// Returns an error for the guest for which `wasi:http` has no code.
+/// Returns a guest's error for a failure for which `wasi:http` has no code.
 fn internal_error(why: impl fmt::Display) -> Error {
     Error::InternalError(Some(why.to_string()))
 }

@@ -1,15 +1,15 @@
 //! Detects ambiguous paths. The host checks a request's path against the grants, but the server may interpret the path
 //! in its own way. So no grant covers a path that a server could interpret as a different path.
 
-/// Number of layers of percent-encoding that are decoded. A path with more layers is ambiguous.
+/// Number of layers of percent-encoding that are decoded. A path with more layers counts as ambiguous.
 const ROUNDS: usize = 3;
 
 /// Returns true if a server might interpret a path, or the rest of a path, as a different path. Such a path contains:
 ///
-/// - a segment `.` or `..`, even if disguised by percent-encoding (once or several times), a backslash, parameters
+/// - a segment `.` or `..`, even in disguise: with any number of layers of percent-encoding, backslashes, parameters
 ///   after a semicolon, non-ASCII dots and slashes, or trailing dots and spaces;
 /// - control characters, including NUL, which some servers drop or treat as the end of the path;
-/// - invalid UTF-8, such as a dot encoded in two bytes;
+/// - invalid UTF-8, such as a dot that is encoded in two bytes;
 /// - percent signs that encode nothing.
 pub(super) fn is_ambiguous(path: &str) -> bool {
     let mut bytes = path.as_bytes().to_vec();
@@ -41,7 +41,7 @@ fn is_slash(c: char) -> bool {
     matches!(c, '/' | '\\' | '\u{2044}' | '\u{2215}' | '\u{2216}' | '\u{fe68}' | '\u{ff0f}' | '\u{ff3c}')
 }
 
-/// Returns true if a segment consists of dots, apart from parameters and spaces.
+/// Returns true if a segment consists only of dots, not counting parameters and spaces.
 fn is_dots(part: &str) -> bool {
     let is_dot = |c| matches!(c, '.' | '\u{2024}'..='\u{2026}' | '\u{fe52}' | '\u{ff0e}');
     let name = part.split(';').next().unwrap_or_default();
@@ -89,7 +89,7 @@ mod tests {
             "/x%0d%0aX: y",
             "/%7f",
             "/%c2%85",
-            // Overlong encodings of a dot and a slash.
+            // Dots and slashes with overlong encodings.
             "/%c0%ae%c0%ae/x",
             "/..%c0%afx",
             "/%e0%80%ae/x",

@@ -1,4 +1,4 @@
-//! TLS, and the CA certificates with which https servers are verified.
+//! TLS, and the CA certificates that are used to verify servers.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::{FileError, read_file};
 
-/// Maximum size of a certificate file (bytes). The certificates of a whole system take less than 1 MiB.
+/// Maximum size of a certificate file (bytes). All certificates of a typical system together take less than 1 MiB.
 const LARGEST_PEM: u64 = 16 << 20;
 
 /// The reason why CA certificates cannot be used, and what to do.

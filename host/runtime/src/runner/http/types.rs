@@ -1,6 +1,7 @@
 //! `wasi:http/types`: the resources that a guest builds and reads.
 //!
-//! Wraps wasmtime's implementation to limit the length of strings, and to account for the host memory that handles use.
+//! Wraps wasmtime's implementation to limit the length of strings, and to count the memory that handles take in the
+//! runner.
 
 use wasmtime::component::{HasData, Linker, Resource};
 use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, DynPollable};
@@ -13,7 +14,7 @@ use super::limits::{AUTHORITY_BYTES, FIELD_BYTES, HEAD_BYTES, TRAILERS, WORD_BYT
 use crate::runner::holdings::Holdings;
 use crate::runner::weight::{BUFFER, FIELDS, of_field, of_fields};
 
-/// Links the interface. `access` returns an instance's side of it.
+/// Links the interface. `access` returns the parts of an instance that the interface needs.
 pub(crate) fn link<T: Send + 'static>(
     linker: &mut Linker<T>,
     access: fn(&mut T) -> HttpAccess<'_>,
@@ -37,16 +38,16 @@ impl HttpAccess<'_> {
         self.http.view(&mut self.held.table)
     }
 
-    /// Reserves memory for `more` bytes of fields, and for a copy of the existing fields: a change copies them if they
-    /// are shared.
+    /// Reserves memory for `more` bytes of fields, and for a copy of the existing fields, since changing shared fields
+    /// copies them.
     fn copy(&mut self, fields: &Resource<FieldMap>, more: usize) -> wasmtime::Result<()> {
         let copied = of_fields(self.held.table.get(fields)?);
         Ok(self.held.keep(copied + more)?)
     }
 
-    /// Makes a change that may remove fields. Afterwards, rebuilds the map if it has much more capacity than it needs,
-    /// since a map never shrinks. The capacity that a map reports does not include the room for further values of a
-    /// name.
+    /// Makes a change that may remove fields. A map never shrinks, so this rebuilds the map afterwards if its capacity
+    /// is much larger than it needs. The capacity that a map reports does not include the memory for a second or later
+    /// value of the same name.
     fn shrinking(
         &mut self,
         fields: Resource<FieldMap>,
@@ -75,7 +76,7 @@ impl HttpAccess<'_> {
     }
 }
 
-/// Forwards calls to wasmtime's implementation. For calls with `keeps`, host memory is reserved first.
+/// Forwards calls to wasmtime's implementation. For calls marked with `keeps`, memory is reserved first.
 macro_rules! calls {
     ($trait:ident: $($name:ident($($argument:ident: $type:ty),*) -> $answer:ty $(, keeps $bytes:expr)?;)*) => {
         impl types::$trait for HttpAccess<'_> {$(
@@ -279,7 +280,8 @@ impl types::HostOutgoingBody for HttpAccess<'_> {
 
     fn finish(&mut self, body: Resource<types::OutgoingBody>, trailers: Option<Resource<FieldMap>>) -> HttpResult<()> {
         if let Some(trailers) = &trailers {
-            // The trailers move to the other end of the body. The accounting of handles no longer includes them there.
+            // Limit the trailers' size: they move to the other end of the body, where their memory is no longer
+            // counted.
             let weight = of_fields(self.held.table.get(trailers).map_err(HttpError::trap)?);
             if weight > TRAILERS {
                 let most = u32::try_from(TRAILERS).ok();
@@ -294,7 +296,7 @@ impl types::HostOutgoingBody for HttpAccess<'_> {
     }
 }
 
-// For servers only: a guest can build responses, but has no requests to answer.
+// Only a server needs these calls. A guest can build responses, but it never has a request to answer.
 
 calls! { HostOutgoingResponse:
     new(headers: Resource<FieldMap>) -> Resource<types::OutgoingResponse>;

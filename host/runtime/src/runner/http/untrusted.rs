@@ -1,4 +1,4 @@
-//! Readers of untrusted grants and request headers, listed in [`crate::untrusted`].
+//! Fuzzing targets that read untrusted grants and request headers. They are listed in [`crate::untrusted`].
 
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 
@@ -6,7 +6,7 @@ use super::grant::{Grant, Grants, Origin};
 use super::headers::{Stamp, plain};
 use baton_base::untrusted::text;
 
-/// Reads a grant on the first line, and applies it to the URLs on the other lines.
+/// Reads a grant from the first line, and applies it to the URLs on the other lines.
 pub(crate) fn grant(bytes: &[u8]) {
     let mut lines = text(bytes).lines();
     let Ok(grant) = lines.next().unwrap_or_default().parse::<Grant>() else { return };
@@ -25,8 +25,8 @@ pub(crate) fn grant(bytes: &[u8]) {
     }
 }
 
-/// Stamps a guest's headers, one per line. Each of the host's headers must then appear exactly once, even for a server
-/// that reads names leniently.
+/// Reads a guest's headers, one per line, and adds the term's headers. Panics unless each of the term's headers then
+/// appears exactly once, even to a server that reads header names leniently.
 pub(crate) fn headers(bytes: &[u8]) {
     let mut headers = HeaderMap::new();
     for line in bytes.split(|byte| *byte == b'\n') {

@@ -1,11 +1,11 @@
-//! Tests of leases whose holders have exited, with real processes that hold real locks.
+//! Tests of leases whose holders have exited. The tests use real processes that hold real locks.
 
 use baton_test_support::patience::Patience;
 
 use super::*;
 use crate::witness::tests::Runner;
 
-/// A host as other hosts see it: its lock file, and its handle to the store.
+/// The parts of a host that matter to other hosts: its lock file, and its handle to the store.
 struct Host {
     lock_file: Arc<LockFile>,
     store: SqliteStore,
@@ -23,7 +23,7 @@ impl Host {
         Self { lock_file, store }
     }
 
-    /// Ends the host, and returns its runner, which is still running.
+    /// Ends the host. Returns its runner, which is still running.
     fn dies(self) -> Runner {
         Runner::holding(self.lock_file.for_runner().unwrap())
     }
@@ -32,7 +32,7 @@ impl Host {
         Record { incarnation: self.lock_file.place().incarnation.clone(), outcome: None, ..super::record(term) }
     }
 
-    /// Takes the lease and writes the record.
+    /// Acquires the lease and writes the record.
     async fn holds(&self, n: u128, record: Record) {
         let version = version(&self.store).await;
         acquires(&self.store, n, version.clone(), None).await.unwrap();
@@ -40,7 +40,7 @@ impl Host {
     }
 }
 
-/// A boot clock that stands still, so that no lease expires.
+/// Returns a boot clock that always shows the same time, so that no lease expires.
 fn same_boot() -> BootClock {
     boot("this", "n", &Arc::new(AtomicU64::new(1)))
 }
@@ -73,8 +73,8 @@ async fn state(store: &SqliteStore) -> LeaseState {
     read(store).await.0
 }
 
-/// Waits until the lease is abandoned. This may take a moment: if another test starts a process at the same time, the
-/// process briefly has copies of all descriptors, and so keeps the locks.
+/// Waits until the lease is abandoned. This may take a moment: if another test starts a program at this time, the
+/// program briefly holds copies of all descriptors, and thereby the locks.
 async fn is_seen_abandoned(store: &SqliteStore, n: u128) {
     let sees = async {
         while state(store).await != (LeaseState::Abandoned { holder: id(n) }) {
@@ -95,7 +95,7 @@ async fn lease_is_abandoned_when_host_and_runner_have_exited() {
     assert_eq!(state(&other.store).await, LeaseState::Held, "its runner is there");
     drop(runner);
     is_seen_abandoned(&other.store, 1).await;
-    // A handle without a lock file does not check the locks, and sees only the stored state of the lease.
+    // Without a lock file of its own, a handle does not check the locks. It sees only the stored state of the lease.
     assert_eq!(state(&SqliteStore::with_boot(folder.path(), same_boot())).await, LeaseState::Held);
     let version = version(&other.store).await;
     for instead_of in [None, Some(id(2)), Some(id(3))] {
@@ -104,7 +104,7 @@ async fn lease_is_abandoned_when_host_and_runner_have_exited() {
     let stale = Version("stale".to_owned());
     assert_eq!(acquires(&other.store, 2, stale, Some(id(1))).await, Err(StoreError::Conflict));
     assert_eq!(acquires(&other.store, 2, version.clone(), Some(id(1))).await, Ok(Reply::Done));
-    // A late request to replace the dead holder does not displace the new one.
+    // A request to replace the dead holder arrives late. It does not replace the new holder.
     assert_eq!(acquires(&other.store, 3, version.clone(), Some(id(1))).await, Err(StoreError::Held));
     assert_eq!(acquires(&other.store, 2, version, Some(id(1))).await, Ok(Reply::Done), "repeated");
 }
@@ -134,7 +134,7 @@ async fn lease_without_a_begun_term_is_not_abandoned() {
         drop(one);
         assert_eq!(state(&other.store).await, LeaseState::Held);
     }
-    // In this case, the note belongs to an earlier term, which had a different lease.
+    // Here, the note is about an earlier term, with a different lease.
     let folder = made().await;
     let (one, other) = (Host::new(&folder, "one"), Host::new(&folder, "other"));
     one.holds(1, one.record(1)).await;
@@ -154,7 +154,7 @@ async fn lease_is_not_abandoned_when_an_older_host_voided_the_note() {
     settled(&one.store, Op::Release { id: id(1) }).await.unwrap();
     let record = one.record(2);
     drop(one);
-    // The older host takes the lease, and writes a record with the incarnation of the host `one`.
+    // The older host acquires the lease, and writes a record with the incarnation of the host `one`.
     let seen = version(&before).await;
     acquires(&before, 2, seen.clone(), None).await.unwrap();
     assert_eq!(state(&other.store).await, LeaseState::Held);
@@ -173,13 +173,14 @@ async fn lease_is_not_abandoned_when_the_exit_is_uncertain() {
     };
     let folder = gone().await;
     is_seen_abandoned(&Host::new(&folder, "other").store, 1).await;
-    // A note from another boot does not count: after a reboot nothing is locked, and the kernel of another machine does
-    // not know these locks.
+    // A note from another boot does not count. It may be from before a reboot, which releases all locks, or from
+    // another machine, whose locks this kernel does not know.
     let elsewhere = boot("elsewhere", "n", &Arc::new(AtomicU64::new(1)));
     assert_eq!(state(&Host::on(&folder, "elsewhere", &elsewhere).store).await, LeaseState::Held);
     std::fs::remove_file(folder.path().join("holders/one")).unwrap();
     assert_eq!(state(&Host::new(&folder, "another").store).await, LeaseState::Held);
-    // A copy of the folder proves no death, even if it contains the lock files.
+    // In a copy of the folder, nobody holds the locks. Even if the copy contains the lock files, it does not prove that
+    // the holder is dead.
     let (folder, copy) = (gone().await, tempfile::tempdir().unwrap());
     std::fs::create_dir(copy.path().join("holders")).unwrap();
     for name in ["lease.db", "holders/one"] {

@@ -1,4 +1,4 @@
-//! Claims on a store that loses requests and answers.
+//! Tests of claims, in a store that loses requests and answers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
@@ -14,7 +14,7 @@ use crate::state::EditError;
 use crate::{Intercept, Interceptor, StoreAnswer, StoreCall};
 use baton_base::clock::Clock;
 
-/// Counts a store's calls, and makes the store unreadable on demand.
+/// Counts the requests to a store, and makes reads fail on demand.
 #[derive(Clone, Default)]
 struct Counter {
     requests: Arc<AtomicU32>,
@@ -75,7 +75,7 @@ impl ClaimBench {
         }
     }
 
-    /// Returns a claimant in another process.
+    /// Returns a claimant that shares nothing with the others, as if it were in another process.
     fn elsewhere(&self) -> Claimant {
         Claimant { handover: Handover::default(), read_ahead: ReadAhead::default(), ..self.claimant() }
     }
@@ -84,7 +84,7 @@ impl ClaimBench {
         self.read_ahead.begin(&Handle::current(), self.claimant().store, job());
     }
 
-    /// Reads ahead and waits for the store's answer, which comes at once.
+    /// Starts to read ahead, and waits for the store's answer, which arrives immediately.
     async fn read(&self) {
         self.requests();
         self.begin_to_read();
@@ -93,12 +93,12 @@ impl ClaimBench {
         }
     }
 
-    /// Returns the number of requests since the last call.
+    /// Returns the number of requests since the last call of this method.
     fn requests(&self) -> u32 {
         self.counter.requests.swap(0, Ordering::SeqCst)
     }
 
-    /// Ends the gate's term once the store has received `requests` requests.
+    /// Ends the gate's term once the store has received this number of requests.
     async fn ends(&self, gate: &Gate, requests: u32) {
         while self.counter.requests.load(Ordering::SeqCst) < requests {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -234,7 +234,7 @@ async fn commit_is_unknown_when_unanswered_until_the_deadline() {
     let (committed, ()) = futures::join!(claim.commit(n(1)), bench.ends(&term, 3));
     assert_eq!(committed, Err(CommitError::Unknown));
     assert_eq!(claim.commit(n(2)).await, Err(CommitError::Unknown));
-    // The store saves only one attempt of the first commit, and none of the second.
+    // The store carries out only one attempt at the first commit, and no attempt at the second.
     let saved = bench.store.deliver_writes().iter().filter(|answer| answer.is_ok()).count();
     assert_eq!((saved, bench.n().await), (1, Some(1)));
 }
@@ -254,7 +254,7 @@ async fn change_by_an_operator_ends_the_term() {
     assert_eq!(claim.commit(n(2)).await, Err(CommitError::Superseded(1)));
     let mut next = bench.claim(2).await.unwrap();
     assert_eq!(next.entries().get("n").unwrap()[..], [7]);
-    // The result is the same if the document already contains the next term.
+    // The commit also fails if the next term has already been claimed.
     next.succession().claim(3).await.unwrap();
     super::super::edit(&bench.store, &job(), async || Ok(()), change).await.unwrap();
     assert_eq!(next.commit(n(2)).await, Err(CommitError::Superseded(2)));
@@ -267,7 +267,7 @@ async fn claim_made_ahead_sends_no_request() {
     first.commit(n(1)).await.unwrap();
     first.succession().claim(2).await.unwrap();
     assert_eq!(bench.stored().await.term, 2);
-    // The old instance is still running. The next instance must read the data that the old one saves now.
+    // The old instance is still running. The next instance must see what the old instance saves now.
     first.commit(n(2)).await.unwrap();
     let requests = bench.counter.requests.load(Ordering::SeqCst);
     drop(first);
@@ -276,8 +276,8 @@ async fn claim_made_ahead_sends_no_request() {
     assert_eq!(bench.counter.requests.load(Ordering::SeqCst), requests);
     second.commit(n(3)).await.unwrap();
     assert_eq!(bench.n().await, Some(3));
-    // The old instance left its document to the next claim in this process. The second instance has already used this
-    // document.
+    // The old instance left its document to the next claim in this process, but the second instance has already used
+    // it.
     assert_eq!(bench.claim(2).await.err(), Some(ClaimError::Superseded(2)));
     bench.claim(3).await.unwrap();
 }
@@ -331,7 +331,7 @@ async fn handover_is_void_when_the_document_has_changed() {
     first.succession().claim(2).await.unwrap();
     let elsewhere = bench.elsewhere();
     elsewhere.claim(5, gate(Duration::from_secs(3600))).await.unwrap();
-    // The commit finds that the document has changed, but its term ends before it can read which writer changed it.
+    // The commit finds that the document has changed. The term ends before the commit can find out who changed it.
     bench.counter.is_unreadable.store(true, Ordering::SeqCst);
     bench.requests();
     let (committed, ()) = futures::join!(first.commit(n(1)), bench.ends(&term, 3));
@@ -389,7 +389,7 @@ async fn limits_apply_only_to_growth() {
     for key in ["", &"k".repeat(KEY + 1)] {
         assert!(matches!(claim.commit(vec![put(key, b"x")]).await, Err(CommitError::InvalidKey(_))));
     }
-    // A host with smaller limits can still shrink the state.
+    // The state is too large for this host's limits, but the host can still shrink the state.
     let mut small = Claimant { limits: Limits { total: 50 }, ..bench.claimant() };
     let mut claim = small.clone().claim(2, gate(Duration::from_secs(3600))).await.unwrap();
     claim.commit(vec![put("v1", b"")]).await.unwrap();
@@ -424,7 +424,7 @@ async fn edit_in_doubt_is_not_reported_as_refused() {
     bench.claim(1).await.unwrap();
     bench.store.fail_next(Fault::Hold);
     let asked = AtomicU32::new(0);
-    // A leader appears after the first attempt has been sent.
+    // A leader appears after the first attempt was sent, so a second attempt is not allowed.
     let may_change = async || match asked.fetch_add(1, Ordering::SeqCst) {
         0 => Ok(()),
         _ => Err(EditError::Store(StoreError::Held)),
@@ -466,7 +466,7 @@ async fn claim_reuses_what_was_read_ahead() {
     bench.begin_to_read();
     let second = bench.claim(2).await.unwrap();
     assert_eq!((second.entries().get("n").unwrap()[..].to_vec(), bench.requests()), (vec![1], 2));
-    // A document that was read ahead is used for one claim only.
+    // A document that was read ahead is used only once, so this claim reads the document itself.
     bench.claim(3).await.unwrap();
     assert_eq!(bench.requests(), 2);
     bench.begin_to_read();

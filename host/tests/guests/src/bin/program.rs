@@ -51,7 +51,7 @@ fn tell() {
     say(&format!("input: {read:?}"));
 }
 
-/// Attempts twice to use each of several resources. None of them is granted.
+/// Tries twice to use several resources, none of which is granted.
 fn reach_out() {
     for _ in 0..2 {
         say(&format!("file: {}", outcome(std::fs::read("/etc/hostname"))));
