@@ -14,8 +14,8 @@ use crate::config::Key;
 
 /// Runs the one job of a fleet that must run in exactly one place at a time
 ///
-/// Every node runs the same host. The hosts elect a leader with a lease in a store. The leader runs the coordinator, a
-/// WebAssembly component. When the lease is lost or at risk, the host stops and drops the coordinator.
+/// Every node runs the same host. The hosts use a lease in a shared store to elect a leader. The leader runs the
+/// coordinator, a WebAssembly component. If the lease is lost or at risk, the host stops the coordinator.
 #[derive(Parser, Debug)]
 #[command(
     name = "baton",
@@ -28,7 +28,7 @@ Examples:
   baton run coordinator.wasm           contend for leadership, and run it while leading
   baton status                         show the leader
 
-For the details of a command, run `baton COMMAND --help`."
+For details about a command, run `baton COMMAND --help`."
 )]
 pub(super) struct Arguments {
     #[command(subcommand)]
@@ -38,7 +38,7 @@ pub(super) struct Arguments {
 /// The format of a command's output.
 #[derive(Args, Debug)]
 pub(super) struct Output {
-    /// Format of the output
+    /// Output format
     #[arg(short = 'o', long = "output", value_name = "FORMAT", value_enum, default_value_t = OutputFormat::Text)]
     format: OutputFormat,
 }
@@ -54,7 +54,7 @@ impl Output {
 enum OutputFormat {
     /// Human-readable tables and sentences
     Text,
-    /// A single JSON document or, for `events` and `logs`, one object per line
+    /// A single JSON document or, for `events` and `logs`, one JSON object per line
     Json,
 }
 
@@ -71,14 +71,14 @@ Example:
     New {
         /// Name for the folder and the election: 1 to 63 characters (a-z, 0-9, hyphen), starting with a letter
         name: String,
-        /// Language of the project
+        /// Programming language of the project
         #[arg(long, value_enum, default_value_t = Lang::Rust)]
         lang: Lang,
     },
-    /// Report whether a component would run here, and if not, why
+    /// Check whether a component would run here and, if not, show why
     ///
     /// Compiles the component as a node does: in a separate process, with limits on memory and time. Exits with 0 if
-    /// the component would run, and with 1 otherwise.
+    /// the component would run, or with 1 if not.
     #[command(after_help = "\
 Example:
   baton check coordinator.wasm")]
@@ -94,9 +94,9 @@ Example:
     Doctor(Box<DoctorArguments>),
     /// Show the leader, the start of its term and its module
     ///
-    /// Works on any machine that can reach the store. On the leader's machine, also shows the resources that the
-    /// instance uses. Exits with 3 if the named election has no leader. Without a name, exits with 3 if any election
-    /// has no leader.
+    /// Works on any machine that can reach the store. On the leader's machine, the command also shows the resources
+    /// that the instance uses. It exits with 3 if the named election has no leader or, if you name no election, if any
+    /// election has no leader.
     #[command(after_help = "\
 Example:
   baton status nightly-report --store azure://myaccount/leases -o json")]
@@ -107,7 +107,7 @@ Example:
         store: Store,
         #[command(flatten)]
         output: Output,
-        /// Refresh at this interval until Ctrl-C [default: 2]
+        /// Refresh the output at this interval until you press Ctrl-C [default: 2]
         #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2")]
         watch: Option<String>,
     },
@@ -144,12 +144,13 @@ Example:
         #[command(flatten)]
         output: Output,
     },
-    /// Show the events of the leader's host
+    /// Show events from the leader's host
     ///
-    /// Gets the events from the leader's host. If the host runs on this machine as your user, uses a local socket.
-    /// Otherwise, uses the admin endpoint that the host announces in the store. With --follow, switches to the next
-    /// leader's host when leadership moves. You need the token to read the messages of a coordinator that runs on
-    /// another machine or as another user.
+    /// If the leader's host runs on this machine as your user, the command reads the events through a local socket.
+    /// Otherwise, it uses the admin endpoint that the host announces in the store. With --follow, it switches to the
+    /// new leader's host when leadership moves.
+    ///
+    /// To read the messages of a coordinator that runs on another machine or as another user, you need the admin token.
     #[command(after_help = "\
 Example:
   baton events nightly-report -f --store azure://myaccount/leases")]
@@ -161,8 +162,8 @@ Example:
     },
     /// Show what the coordinator prints and logs
     ///
-    /// Gets the lines from the leader's host, as `baton events` does. You need the token if the host runs on another
-    /// machine or as another user.
+    /// Gets the lines from the leader's host, as `baton events` does. If the host runs on another machine or as another
+    /// user, you need the admin token.
     #[command(after_help = "\
 Example:
   baton logs nightly-report -f --level warn --token-file /etc/baton/token")]
@@ -174,9 +175,10 @@ Example:
     },
     /// Publish a module as the current version of an election
     ///
-    /// First checks the module as `baton check` does. If the module would not run, stores nothing and exits with 1.
-    /// Otherwise, stores the module under its digest, with its minisign signature if there is one, and atomically makes
-    /// it the current version. Nodes that run store://ELECTION notice the new version within 5 s and swap it in.
+    /// First checks the module as `baton check` does. If the module would not run, the command stores nothing and exits
+    /// with 1. Otherwise, it stores the module under its digest, with its minisign signature if there is one, and
+    /// atomically makes it the current version. Nodes that run store://ELECTION notice the new version within 5 s and
+    /// swap it in.
     #[command(after_help = "\
 Example:
   baton push report.wasm nightly-report --store azure://myaccount/leases")]
@@ -188,7 +190,7 @@ Example:
         election: String,
         #[command(flatten)]
         flags: Flags<PushFlags>,
-        /// The module's minisign signature [default: MODULE.minisig, if it exists]
+        /// File with the module's minisign signature [default: MODULE.minisig, if it exists]
         #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
         signature: Option<PathBuf>,
     },
@@ -217,7 +219,7 @@ Examples:
     Rollback {
         /// Name of the election
         election: String,
-        /// Digest of the version, or its first 8 or more digits [default: the newest version that is neither current
+        /// Digest of the version; the first 8 digits are enough [default: the newest version that is neither current
         /// nor rejected]
         digest: Option<String>,
         #[command(flatten)]
@@ -225,9 +227,9 @@ Examples:
     },
     /// Remove old versions, and modules that no version uses
     ///
-    /// Always keeps the current version, each version that a node runs and, while the current version is on probation,
-    /// the version to fall back to. Keeps every module for an hour after it was stored, because a push may be in
-    /// progress.
+    /// Always keeps the current version and every version that a node runs. While the current version is on probation,
+    /// the command also keeps the version that a rollback would restore. It keeps every module for at least an hour
+    /// after the module was stored, because a push may still be in progress.
     #[command(after_help = "\
 Example:
   baton prune --keep 3 --dry-run")]
@@ -246,8 +248,8 @@ Example:
     },
     /// Show or change a coordinator's state
     ///
-    /// Values are bytes: `get` prints a value unchanged, and `put` can read a value from standard input. While a
-    /// coordinator leads, changes need --force.
+    /// Values are bytes: `get` prints a value unchanged, and `put` can read a value from standard input. To change the
+    /// state while a coordinator is running, use --force.
     #[command(subcommand)]
     State(StateCommand),
     #[command(flatten)]
@@ -268,7 +270,7 @@ Example:
     /// Create a token for the hosts' admin endpoints
     ///
     /// Writes the token to a new file that only this user can read, and prints the settings to add so that Baton uses
-    /// it. Without FILE, prints the token.
+    /// it. Without FILE, the command prints the token instead.
     #[command(after_help = "\
 Example:
   baton token /etc/baton/token")]
@@ -301,7 +303,7 @@ Examples:
         /// Size of the module in bytes
         #[arg(long)]
         size: u64,
-        /// CPU time that it may take
+        /// CPU time limit
         #[arg(long, value_parser = humantime::parse_duration)]
         cpu: std::time::Duration,
         /// Describe the module under this name instead of writing code
@@ -332,10 +334,14 @@ pub enum Lang {
 ///
 /// Each flag can also be set as an environment variable or as a key in baton.toml. For example, --stall-after is
 /// BATON_STALL_AFTER in the environment and stall-after in the file. A flag takes precedence over the variable, and the
-/// variable over the file. In a variable, separate repeated values with line breaks (for --allow-http and --pin, with
-/// spaces). In the file, write repeated values as a list or a table. Without MODULE, the host runs every coordinator
-/// defined by a [coordinators.NAME] table in the file, where NAME is the name of the coordinator's election. Each table
-/// needs a `module`, whose path is relative to the file. A table can override the settings marked with a *.
+/// variable over the file.
+///
+/// If a setting has several values, separate them in the variable with line breaks (for --allow-http and --pin, with
+/// spaces). In the file, write them as a list or a table.
+///
+/// Without MODULE, the host runs every coordinator defined by a [coordinators.NAME] table in the file, where NAME is
+/// the name of the coordinator's election. Each table must set `module`. A module's path is relative to the file. A
+/// table can override the settings marked with a *.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Write durations like 15s, 1m30s or 500ms, and sizes like 256MiB or 1GiB. `baton run --help` shows all settings.
@@ -347,7 +353,7 @@ Examples:
 pub(super) struct Run {
     #[command(flatten)]
     pub flags: Flags<AllFlags>,
-    /// Print each setting with its value and its origin, but no secrets, and exit
+    /// Print the value and source of each setting, with secrets hidden, and exit
     #[arg(long)]
     pub print_config: bool,
 }
@@ -366,9 +372,10 @@ impl Selection for AllFlags {
 /// Build and run a coordinator, and swap in each new build
 ///
 /// Builds the project in the folder, and rebuilds it whenever one of its files changes. Runs the result on this machine
-/// only, with a store in memory: the coordinator's state survives each swap, but is lost when this command ends. If a
-/// build fails or a module does not run, the current version keeps running. `baton dev` reads settings from the same
-/// sources as `baton run`. Paths are relative to the project's folder.
+/// only, with an in-memory store: the coordinator's state survives each swap, but is lost when this command ends. If a
+/// build fails or a module does not run, the current version keeps running.
+///
+/// `baton dev` reads settings from the same sources as `baton run`. Paths are relative to the project's folder.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -379,7 +386,7 @@ pub(super) struct Dev {
     /// Project folder [default: the current folder]
     #[arg(value_hint = clap::ValueHint::DirPath)]
     pub path: Option<PathBuf>,
-    /// Build command, or off to disable builds [default: chosen from Cargo.toml, package.json or requirements.txt]
+    /// Build command, or off to disable builds [default: detected from Cargo.toml, package.json or requirements.txt]
     #[arg(long, value_name = "COMMAND")]
     pub build: Option<String>,
     /// Module that the build writes [default: derived from Cargo.toml, or else `module` in baton.toml]
@@ -416,7 +423,7 @@ Examples:
   baton state get scheduler partitions/7
   baton state export scheduler >scheduler.json")]
 pub(super) enum StateCommand {
-    /// List the keys and the size of each value
+    /// List each key with the size of its value
     List {
         #[command(flatten)]
         of: StateOf,
@@ -426,14 +433,14 @@ pub(super) enum StateCommand {
         #[command(flatten)]
         output: Output,
     },
-    /// Print the value of a key, unchanged
+    /// Print a key's value, unchanged
     Get {
         #[command(flatten)]
         of: StateOf,
         /// Key to read
         key: String,
     },
-    /// Set the value of a key
+    /// Set a key's value
     Put {
         #[command(flatten)]
         of: StateOf,
@@ -454,12 +461,12 @@ pub(super) enum StateCommand {
         #[command(flatten)]
         force: Force,
     },
-    /// Print the whole state as a JSON object for `import`
+    /// Print the whole state as a JSON object that `import` can read
     Export {
         #[command(flatten)]
         of: StateOf,
     },
-    /// Replace the whole state with an exported one
+    /// Replace the whole state with an exported state
     Import {
         #[command(flatten)]
         of: StateOf,
@@ -485,15 +492,16 @@ pub(super) struct StateOf {
 pub(super) enum SteerCommand {
     /// Make the leader release the lease, so that another node can take it
     ///
-    /// The leader stops its instance gracefully and stays ineligible for a while. If there is no other node, the
-    /// election has no leader during that time. Exits with 1 if the leader has not released the lease within --timeout.
+    /// The leader stops its instance gracefully and stays ineligible for a while. If no other node can lead, the
+    /// election has no leader during that time. The command exits with 1 if the leader has not released the lease
+    /// within --timeout.
     #[command(after_help = "\
 Example:
   baton step-down nightly-report --for 10m --reason 'kernel update'")]
     StepDown {
         #[command(flatten)]
         of: SteeringOf,
-        /// Time before the node that steps down may lead again, from 1s to 24h
+        /// How long the node must wait after stepping down before it may lead again, from 1s to 24h
         #[arg(long = "for", value_name = "DURATION", default_value = "60s")]
         period: String,
         #[command(flatten)]
@@ -513,8 +521,8 @@ Example:
     },
     /// End a suspension
     ///
-    /// Waits until a node leads, or until all nodes have noticed that the suspension is over. If the store's object for
-    /// steering commands is damaged, replaces it.
+    /// Waits until a node leads, or until all nodes have noticed that the suspension is over. If the object in the
+    /// store that holds the steering commands is damaged, the command replaces it.
     #[command(after_help = "\
 Example:
   baton resume nightly-report")]
@@ -540,8 +548,8 @@ Example:
     },
     /// Break a lease held by a client other than Baton
     ///
-    /// Also breaks an infinite lease. Never breaks a lease that a host holds: after a break, nodes wait longer than
-    /// they do for a lease to expire.
+    /// Also breaks an infinite lease. The command refuses to break a lease that a host holds, because that would delay
+    /// the takeover: nodes wait longer after a break than they would for the lease to expire.
     #[command(after_help = "\
 Example:
   baton break-lease nightly-report --store azure://myaccount/leases")]
@@ -565,14 +573,14 @@ pub(super) struct SteeringOf {
 
 #[derive(Args, Debug)]
 pub(super) struct Reason {
-    /// Reason, shown in the log, in `baton status` and to the coordinator
+    /// Reason to record in the log, show in `baton status` and pass to the coordinator
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
 }
 
 #[derive(Args, Debug)]
 pub(super) struct Force {
-    /// Change the state even while a coordinator leads; the current term ends at its next commit, and the next term
+    /// Change the state even while a coordinator is running; its term then ends at its next commit, and the next term
     /// sees the change
     #[arg(long)]
     pub force: bool,

@@ -57,7 +57,7 @@ const COORDINATOR: &str = "Coordinator";
 const VERSIONS: &str = "Versions";
 const LIMITS: &str = "Limits";
 const ENDPOINT: &str = "Admin endpoint";
-const MACHINES: &str = "Machines and links";
+const MACHINES: &str = "Machine and network";
 
 const fn setting(name: &'static str, shape: Shape, value: &'static str, help: &'static str) -> Setting {
     Setting {
@@ -163,29 +163,29 @@ settings! {
         .short('s')
         .common()
         .details(
-            "All nodes of a fleet must use the same store. The default is an SQLite store in the user's state folder, \
-             which all nodes of this user on this machine share. A URL such as \
-             https://ACCOUNT.blob.core.windows.net/CONTAINER also works.",
+            "All nodes of a fleet must use the same store. By default, all nodes that this user runs on this machine \
+             share an SQLite store in the user's state folder. You can also name an Azure container by its URL: \
+             https://ACCOUNT.blob.core.windows.net/CONTAINER.",
         );
     Config = setting("config", Shape::Text, "PATH", "Configuration file")
         .shown_default("baton.toml, if it exists")
         .short('c')
         .common();
-    Create = switch("create", "false", "Create the container of an Azure store if it does not exist")
+    Create = switch("create", "false", "Create the Azure store's container if it does not exist")
         .details("Baton always creates the folder of an SQLite store.");
     Node = setting("node", Shape::Text, "ID", "ID of this node")
-        .shown_default("the machine's name and a number that is unique on the machine")
+        .shown_default("the machine's name plus a number that is unique on this machine")
         .common();
-    LogFormat = setting("log-format", Shape::Text, "FORMAT", "Format of log lines: text or json")
+    LogFormat = setting("log-format", Shape::Text, "FORMAT", "Log format: text or json")
         .default("text")
         .one_of(&["text", "json"])
         .common();
 
-    Lease = setting("lease", Shape::Text, "DURATION", "Lifetime of a lease that is not renewed")
+    Lease = setting("lease", Shape::Text, "DURATION", "How long a lease lasts unless it is renewed")
         .default("15s")
         .of_coordinator(LEADERSHIP)
         .common();
-    Grace = setting("grace", Shape::Text, "DURATION", "Time allowed for the coordinator to stop after it is asked to")
+    Grace = setting("grace", Shape::Text, "DURATION", "How long the coordinator may take to stop when asked")
         .default("5s")
         .of_coordinator(LEADERSHIP)
         .common();
@@ -193,15 +193,15 @@ settings! {
         "priority",
         Shape::Number,
         "NUMBER",
-        "Priority from 0 to 100: with 100, this node takes a free lease at once; with 0, after up to 2 s",
+        "Priority from 0 to 100: at 100, this node takes a free lease at once; at 0, it waits up to 2 s first",
     )
     .default("100")
     .of_coordinator(LEADERSHIP)
     .common();
     Preempt = switch("preempt", "false", "While leading, hand over to a healthy node with a higher priority")
         .details(
-            "The other node must be eligible and have the same module ready. Does not undo an operator's transfer: \
-             if an operator made this node the leader, it does not hand over.",
+            "The other node must be eligible and have the same module ready. If an operator made this node the \
+             leader, it does not hand over.",
         )
         .of_coordinator(LEADERSHIP)
         .common();
@@ -219,7 +219,7 @@ settings! {
         "restart",
         Shape::Text,
         "POLICY",
-        "When to run the coordinator again after it has ended: always or on-failure",
+        "When to run the coordinator again after it ends: always or on-failure",
     )
     .default("always")
     .one_of(&["always", "on-failure"])
@@ -233,7 +233,7 @@ settings! {
         "restart-delay",
         Shape::Text,
         "DURATION",
-        "Time to wait before the next term after the coordinator is done",
+        "How long to wait before the next term once the coordinator is done",
     )
     .default("60s")
     .of_coordinator(COORDINATOR)
@@ -253,16 +253,16 @@ settings! {
         "Host folder to share with the coordinator, and its path inside the sandbox",
     )
     .details(
-        "With `:ro`, access is read-only. In baton.toml: dir = [\"/srv/data::/data\"]. Writes that the operating \
-         system accepted before a term ended still take effect after it.",
+        "With `:ro`, access is read-only. Writes that the operating system accepted before the term ended may still \
+         take effect afterwards. In baton.toml: dir = [\"/srv/data::/data\"].",
     )
     .of_coordinator(COORDINATOR)
     .common();
     Env = setting("env", Shape::Texts, "K=V", "Environment variable for the coordinator")
         .short('e')
         .details(
-            "The coordinator sees no other environment variables. Variables from flags, BATON_ENV and the table `env` \
-             in baton.toml are merged by name.",
+            "The coordinator does not inherit the host's environment variables. Variables from flags, BATON_ENV and \
+             the `env` table in baton.toml are merged by name.",
         )
         .of_coordinator(COORDINATOR)
         .common();
@@ -300,7 +300,7 @@ settings! {
         "probation",
         Shape::Text,
         "DURATION",
-        "Time after a new version starts in which failures cause a rollback",
+        "How long a new version is on probation: if it fails during this time, it is rolled back",
     )
     .default("30s")
     .of_coordinator(VERSIONS)
@@ -312,22 +312,22 @@ settings! {
         "trust",
         Shape::TextOrList,
         "KEYFILE",
-        "Run only modules with a minisign signature by a key in this file",
+        "Run only modules signed with a minisign key from this file",
     )
     .details("The file, such as minisign.pub, may hold several keys. In baton.toml: trust = [\"minisign.pub\"].")
     .of_coordinator(VERSIONS);
     CompileTimeout = setting("compile-timeout", Shape::Text, "DURATION", "CPU time limit for compiling a module")
         .default("60s")
         .details(
-            "The limit applies to the total CPU time of all compiler threads. If compilation takes more than ten times \
-             this limit in wall-clock time, and more than ten minutes, the host stops it and tries again later.",
+            "The limit applies to the total CPU time of all compiler threads. If compilation takes more than ten \
+             minutes of wall-clock time, and more than ten times this limit, the host stops it and tries again later.",
         )
         .of_coordinator(VERSIONS);
     Cache = setting(
         "cache",
         Shape::Text,
         "DIR",
-        "Folder for compiled modules, which only this user can access; off for no cache",
+        "Folder for compiled modules, private to this user; off to disable the cache",
     )
     .shown_default("~/.cache/baton")
     .under(VERSIONS);
@@ -356,7 +356,7 @@ settings! {
         "admin",
         Shape::Text,
         "ADDRESS:PORT",
-        "Address that serves the status page, the probes and the metrics",
+        "Address on which to serve the status page, the probes and the metrics",
     )
     .shown_default("127.0.0.1:7070 (or the next free port)")
     .details(
@@ -382,11 +382,11 @@ settings! {
         "admin-tls-cert",
         Shape::Text,
         "PATH",
-        "Certificate chain of the endpoint (PEM), with its own certificate first",
+        "The endpoint's certificate chain (PEM), starting with its own certificate",
     )
     .default("none")
     .under(ENDPOINT);
-    AdminTlsKey = setting("admin-tls-key", Shape::Text, "PATH", "Private key of the endpoint's own certificate (PEM)")
+    AdminTlsKey = setting("admin-tls-key", Shape::Text, "PATH", "Private key for the endpoint's own certificate (PEM)")
         .default("none")
         .under(ENDPOINT);
     AdminAdvertise = setting(
@@ -411,16 +411,16 @@ settings! {
         "max-leaderships",
         Shape::Number,
         "NUMBER",
-        "Maximum number of elections that this host leads; off for no limit",
+        "Maximum number of elections that this host may lead at once; off for no limit",
     )
     .default("off")
-    .details("The host exceeds this number only for an election whose lease no other node takes within 10 s.")
+    .details("If no other node takes a free lease within 10 s, this host takes the lease and exceeds this number.")
     .under(MACHINES);
     Reclaim = switch("reclaim", "true", "Take the lease of a dead host on this machine before the lease expires")
         .details(
-            "The kernel reports whether the lease's holder and its runners are dead. On Azure, the host also needs the \
-             lease ID, which the holder wrote to a note in the state folder. Set this to false if you checkpoint and \
-             restore processes (CRIU): the kernel cannot know that such a process may come back.",
+            "The kernel reports whether the lease holder and its runners are dead. On Azure, the host also needs the \
+             lease ID, which the lease holder saved in a file in the state folder. Set this to false if you checkpoint \
+             and restore processes (CRIU): the kernel cannot know that such a process may come back.",
         )
         .under(MACHINES);
     Links = switch("links", "true", "Exchange hints with other hosts, so that standbys poll the store less often")
@@ -437,8 +437,8 @@ settings! {
     )
     .default("off")
     .details(
-        "Uses TLS with a key generated at each start. Any client that can write to the store can pose as a node on \
-         this address. With port 0, the system chooses a port.",
+        "The connections use TLS with a key that the host generates at each start. Any client that can write to the \
+         store can pose as a node on this address. With port 0, the system chooses a port.",
     )
     .under(MACHINES);
     PeerAdvertise = setting(
