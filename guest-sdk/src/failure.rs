@@ -1,4 +1,4 @@
-//! The error of a coordinator's function.
+//! The error that a coordinator's function returns.
 
 use std::error::Error;
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::Stop;
 /// and the line together.
 const SHOWN: usize = 8000;
 
-/// The error of a coordinator's function.
+/// The error that a coordinator's function returns.
 ///
 /// `?` converts any error into a [retryable](Failure::retryable) failure. The host's log shows the error's text, its
 /// sources, and the line of the coordinator's code where the `Failure` was created.

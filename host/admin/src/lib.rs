@@ -91,7 +91,7 @@ pub enum AdminError {
     Taken {
         /// The address.
         address: SocketAddr,
-        /// The system's error.
+        /// The underlying I/O error.
         #[source]
         source: io::Error,
     },
@@ -239,7 +239,7 @@ impl Admin {
     /// Starts serving on the address and on the socket for the host's own user. Returns `None` if there is neither.
     ///
     /// # Errors
-    /// The system's error if a thread cannot be started.
+    /// The operating system's error if a thread cannot be started.
     pub fn start(
         listening: Option<BoundEndpoint>,
         socket: Option<UnixListener>,

@@ -115,12 +115,14 @@ unsafe fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
     let family = unsafe { address.as_ref() }?.sa_family;
     match libc::c_int::from(family) {
         libc::AF_INET => {
-            // SAFETY: by its family, the caller's socket address is a `sockaddr_in`. The read needs no alignment.
+            // SAFETY: the family shows that the caller's address is a `sockaddr_in`, and `read_unaligned` requires no
+            // alignment.
             let address = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
             Some(Ipv4Addr::from_bits(u32::from_be(address.sin_addr.s_addr)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: by its family, the caller's socket address is a `sockaddr_in6`. The read needs no alignment.
+            // SAFETY: the family shows that the caller's address is a `sockaddr_in6`, and `read_unaligned` requires no
+            // alignment.
             let address = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
             Some(Ipv6Addr::from(address.sin6_addr.s6_addr).into())
         }

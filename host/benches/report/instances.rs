@@ -48,7 +48,7 @@ const TURNS: u64 = 30_000_000;
 /// Number of busy instances in a crowd.
 const CROWD: usize = 20;
 
-/// Delay between an instance's line and the kill of that instance. The instance prints the line just before it begins
+/// Delay between an instance's line and the kill of that instance. The instance prints the line just before it starts
 /// the measured behavior.
 const SAID: Duration = Duration::from_millis(1);
 

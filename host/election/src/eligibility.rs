@@ -74,7 +74,7 @@ impl SteeringVersion {
 /// A command that prevents this node from leading.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Ineligibility {
-    /// The id of the command. Once this ineligibility has ended, a command with the same id does not begin another one.
+    /// The id of the command. Once this ineligibility has ended, a command with the same id does not start another one.
     pub id: String,
     /// The cause.
     pub cause: IneligibleCause,

@@ -266,13 +266,13 @@ pub enum Effect {
     },
     /// Send a message to the other nodes. Nothing depends on its delivery.
     Tell(Word),
-    /// Report an event to people.
+    /// Report an event to the operator.
     Report(Report),
     /// The orderly shutdown is complete: no instance is running, and this node has no lease left to release.
     Finished,
 }
 
-/// An event to report to people. Each change is reported once, with its reason and the relevant numbers.
+/// An event to report to the operator. Each change is reported once, with its reason and the relevant numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Report {
     /// This node has become a standby. Also reported when the host starts.
@@ -286,7 +286,7 @@ pub enum Report {
         /// Human-readable reason.
         reason: String,
     },
-    /// Another node has begun to lead.
+    /// Another node has started to lead.
     Following {
         /// The record that the leader wrote when its term began.
         leader: Record,

@@ -121,7 +121,7 @@ impl Reply {
     }
 }
 
-/// The error of a request. Each variant calls for a different reaction.
+/// The reason why a request failed. Each variant calls for a different reaction.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Hash)]
 pub enum StoreError {
     /// The lease cannot be acquired or reclaimed: another client holds it, or it is being broken.

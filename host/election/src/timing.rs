@@ -1,7 +1,7 @@
 //! Times at which things must happen, as fractions of the lease's length D.
 //!
 //! All times are counted from a moment just before the last successful request (acquire or renew) was sent. The store
-//! begins to count D only when it carries out the request, so the lease always expires later in the store than these
+//! starts to count D only when it carries out the request, so the lease always expires later in the store than these
 //! times suggest.
 
 use core::fmt;
@@ -215,7 +215,7 @@ impl Timing {
     }
 
     /// The longest store outage that a leader survives. It is 0.7 D minus three times: the longest time since the last
-    /// renewal when the outage begins (D/6), the timeout of an attempt that is under way when the outage ends (D/12),
+    /// renewal when the outage starts (D/6), the timeout of an attempt that is under way when the outage ends (D/12),
     /// and the wait before the next attempt (D/15).
     pub fn tolerated_outage(&self) -> Duration {
         self.at_risk_after() - self.renew_after() - self.try_timeout() - self.retry_range().1

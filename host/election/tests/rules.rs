@@ -1229,7 +1229,7 @@ fn version_is_proven_after_thirty_good_seconds() {
 #[test]
 fn probation_counts_from_begin_of_instance() {
     let is_proof = |effect: &Effect| matches!(effect, Effect::Prove { version, .. } if *version == module(1));
-    // If the instance begins late, its probation also ends later.
+    // If the instance starts to run late, its probation also ends later.
     let mut scene = Scene::about_to_begin();
     assert_eq!(scene.goes_on_for(SECOND * 50), []);
     assert_eq!(scene.input(Input::Begun), []);
@@ -1238,7 +1238,7 @@ fn probation_counts_from_begin_of_instance() {
     scene.input(Input::Begun);
     assert!(scene.goes_on_for(SECOND).iter().any(is_proof));
 
-    // A crash before the instance begins also counts against the version.
+    // A crash before the instance runs also counts against the version.
     let mut scene = Scene::about_to_begin();
     scene.goes_on_for(SECOND * 50);
     let effects = scene.input(Input::Gone { end: End::Crashed("it had not begun".to_string()) });
@@ -1252,7 +1252,7 @@ fn failed_version_is_not_proven_before_next_instance_begins() {
     scene.input(Input::Gone { end: End::Failed("busy".to_string()) });
     assert_eq!(scene.run_until_started(), module(1));
     assert_eq!(scene.goes_on_for(SECOND * 40), []);
-    // As soon as this instance has begun, the running time of the previous instance counts as well.
+    // As soon as this instance runs, the running time of the previous instance counts as well.
     let effects = scene.input(Input::Begun);
     assert!(matches!(&effects[0], Effect::Prove { version, .. } if *version == module(1)), "{effects:?}");
 }
@@ -2597,7 +2597,7 @@ impl Scene {
         scene
     }
 
-    /// A leader with a version on probation, whose instance has not begun yet.
+    /// A leader with a version on probation, whose instance does not run yet.
     fn about_to_begin() -> Self {
         let mut scene = Self::leading();
         scene.input(Input::Plan(plan(1, Some(0))));

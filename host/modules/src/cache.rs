@@ -43,7 +43,7 @@ pub enum CacheError {
     Unusable {
         /// The folder.
         path: PathBuf,
-        /// The system's error.
+        /// The underlying I/O error.
         why: io::Error,
     },
     /// The path is not a folder, or other users can write to the folder.
@@ -60,7 +60,7 @@ pub enum CacheError {
     NoKey {
         /// Path of the key's file.
         path: PathBuf,
-        /// The system's error.
+        /// The underlying I/O error.
         why: io::Error,
     },
     /// There is no home folder in which the host could keep the key.

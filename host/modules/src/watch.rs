@@ -31,7 +31,7 @@ impl Watch {
     /// Creates a watch that does not watch any folders yet. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// Returns the system's error if inotify is unavailable or one of its limits is reached.
+    /// Returns the operating system's error if inotify is unavailable or one of its limits is reached.
     pub fn new() -> io::Result<Self> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         // SAFETY: an `OwnedFd` stays open and keeps its descriptor until it is dropped. The `AsyncFd` owns this

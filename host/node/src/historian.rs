@@ -129,7 +129,7 @@ impl Historian {
     }
 }
 
-/// This node's unwritten terms, each with the previous term.
+/// This node's terms that have not been written to the store yet, each with the term before it.
 #[derive(Default)]
 struct Unwritten(BTreeMap<Term, [Option<PastTerm>; 2]>);
 

@@ -13,7 +13,7 @@
 //!   So a runner shares the template's read-only memory, does not have to link, and outlives the template. It confines
 //!   itself to the rights that its coordinator was granted, and starts its threads. It then drops the rights that only
 //!   these steps needed, and rehearses the start of an instance ([`Runners`]). Finally, it waits for the single message
-//!   that begins an instance.
+//!   that starts an instance.
 //!
 //! Host and runner are connected by pipes, which cannot carry descriptors. So no descriptor can leave a runner.
 //!

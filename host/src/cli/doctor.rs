@@ -14,11 +14,13 @@ use baton_base::escape::escape;
 
 /// Check whether the store and this machine meet Baton's requirements
 ///
-/// First checks that the store responds, which rights the credentials grant, that leases, conditional writes and expiry
-/// work correctly, and how long renewals take. For this, creates elections with random names in the store, and removes
-/// them at the end. Then checks this machine: clocks, folders, descriptors, isolation. If you name a module, also
-/// checks the module as `baton check` does. Takes two to three times the lease duration, or about 40 s on Azure. Exits
-/// with 1 if it finds a problem that would break one of Baton's guarantees.
+/// First checks that the store responds, that the credentials grant the necessary rights, and that leases, conditional
+/// writes and expiry work correctly, and measures how long renewals take. To do this, the command creates elections
+/// with random names in the store, and removes them at the end. It then checks this machine: clocks, folders,
+/// descriptors and isolation. If you name a module, it also checks the module as `baton check` does.
+///
+/// The checks take two to three times the lease duration, or about 40 s on Azure. The command exits with 1 if it finds
+/// a problem that would break one of Baton's guarantees.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

@@ -52,7 +52,7 @@ use baton_runtime::LogLevel;
 use baton_store::StoreUrl;
 use baton_store::{DigestPrefix, InvalidPrefix};
 
-/// The exit status for wrong configuration or usage. The status for success is 0, and for any other failure 1.
+/// The exit status for invalid configuration or usage. The status for success is 0, and for any other failure 1.
 pub const WRONG_CONFIGURATION: u8 = 2;
 
 /// A parsed command line.
@@ -295,10 +295,10 @@ pub enum StateAction {
 /// The reason why no [`Command`] could be parsed from the command line.
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
-    /// The arguments are wrong, or request the help or the version.
+    /// The arguments are invalid, or request the help or the version.
     #[error(transparent)]
     Usage(#[from] clap::Error),
-    /// The configuration is wrong.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
 }
@@ -351,7 +351,7 @@ pub(crate) fn definition() -> clap::Command {
 /// Parses the command line. The first of the `arguments` is the program's name.
 ///
 /// # Errors
-/// [`Stop`] if the arguments or the settings are wrong, or if the arguments request the help or the version.
+/// [`Stop`] if the arguments or the settings are invalid, or if the arguments request the help or the version.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment) -> Result<Command, Stop> {
     Ok(match Arguments::try_parse_from(with_joined_switches(arguments)).map_err(with_current_name)?.command {
         Subcommand::Run(run) => {

@@ -31,7 +31,7 @@ pub struct Steer {
 /// Checks the arguments of a steering command, and creates the command.
 ///
 /// # Errors
-/// [`Stop`] if an argument is wrong.
+/// [`Stop`] if an argument is invalid.
 pub(super) fn command(arguments: SteerCommand, around: &Environment) -> Result<Command, Stop> {
     let (of, reason, what) = match arguments {
         SteerCommand::StepDown { of, period, reason } => {

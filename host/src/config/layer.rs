@@ -29,7 +29,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Describes the place to fix if the value of `key` is wrong.
+    /// Describes the place to fix if the value of `key` is invalid.
     pub(super) fn place(&self, key: Key) -> String {
         match self {
             Origin::Flag => key.flag(),

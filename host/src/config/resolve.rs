@@ -143,7 +143,8 @@ fn labels(host: &mut Resolver<'_>) -> Result<Labels, ConfigError> {
 /// Resolves only the store, for commands that read it.
 ///
 /// # Errors
-/// [`ConfigError`] if the setting or the file is wrong, or if the default store is needed and there is no home folder.
+/// [`ConfigError`] if the setting or the file is invalid, or if the default store is needed and there is no home
+/// folder.
 pub fn resolve_store(flags: &Layer, around: &Environment) -> Result<StoreUrl, ConfigError> {
     let sources = Sources::read(flags, around)?;
     let layers = vec![flags, &sources.variables, &sources.file.global];
@@ -179,7 +180,7 @@ pub fn resolve_store_to_fill(flags: &Layer, around: &Environment) -> Result<(Sto
 /// Resolves the maximum CPU time for compiling a module, for commands that compile one.
 ///
 /// # Errors
-/// [`ConfigError`] if the setting or the file is wrong.
+/// [`ConfigError`] if the setting or the file is invalid.
 pub fn resolve_compile_timeout(flags: &Layer, around: &Environment) -> Result<Duration, ConfigError> {
     let sources = Sources::read(flags, around)?;
     compile_timeout(&mut Resolver::new(vec![flags, &sources.variables, &sources.file.global], &mut Vec::new()))

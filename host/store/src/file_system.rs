@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fstatfs, open, statfs, statx
 /// unknown.
 ///
 /// # Errors
-/// The system's error.
+/// The operating system's error if the path cannot be opened or examined.
 pub fn foreign_file_system(path: &Path) -> io::Result<Option<String>> {
     foreign(open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }

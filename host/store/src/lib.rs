@@ -198,6 +198,6 @@ fn check_length(
     )))
 }
 
-/// Part of the error message when another process holds the lock. The request had no effect, and may be repeated.
+/// Part of the error message when another process holds the lock. The request had no effect, and may be retried.
 #[cfg(any(feature = "sqlite", feature = "conformance"))]
 pub(crate) const LOCKED: &str = "is locked";

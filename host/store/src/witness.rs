@@ -71,7 +71,7 @@ pub enum LockFileError {
     System {
         /// The lock file's folder.
         folder: PathBuf,
-        /// The system's error.
+        /// The underlying I/O error.
         #[source]
         source: io::Error,
     },
@@ -151,7 +151,7 @@ impl LockFile {
     /// is closed.
     ///
     /// # Errors
-    /// Returns the system's errors.
+    /// The operating system's error if the file cannot be opened or locked.
     pub fn for_runner(&self) -> io::Result<OwnedFd> {
         // Opening this path creates a new file description for the same file, even if the file has been renamed or
         // removed.

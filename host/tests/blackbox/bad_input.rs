@@ -29,7 +29,7 @@ fn run(module: &Path, args: &[&str]) -> Finished {
     finish(command)
 }
 
-/// Checks that the command reported a wrong configuration, with an error that contains all of `says`.
+/// Checks that the command reported an invalid configuration, with an error that contains all of `says`.
 #[track_caller]
 fn refused(finished: &Finished, says: &[&str]) {
     assert_eq!(finished.code, Some(2), "a wrong configuration exits with 2: {finished:?}");

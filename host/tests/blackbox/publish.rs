@@ -346,7 +346,7 @@ fn prune_removes_old_versions(fleet: Fleet) {
     let left: Vec<Digest> = listed(&fleet).iter().map(|(digest, _)| *digest).collect();
     assert_eq!(left, [5, 4, 3, 1].map(|n: usize| versions[n].digest));
 
-    // After an hour, `prune` also removes the bytes of these versions. The test sets their time stamps back by more
+    // After an hour, `prune` also removes the bytes of these versions. The test sets their timestamps back by more
     // than an hour, which it can do only in SQLite.
     let Store::Sqlite(folder) = &fleet.store else { return };
     let db = rusqlite::Connection::open(folder.path().join("modules.db")).expect("the file");

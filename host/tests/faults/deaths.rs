@@ -106,7 +106,7 @@ impl fmt::Display for Dies {
     }
 }
 
-/// The event in a term after which the delay before the leader's death begins.
+/// The event in a term that starts the delay before the leader's death.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Point {
     Elected,
@@ -115,7 +115,7 @@ enum Point {
     Swap,
     /// The leader receives SIGTERM.
     Stop,
-    /// The leader's first renewal is about to begin.
+    /// The leader's first renewal is about to start.
     Renewal,
 }
 

@@ -1,4 +1,4 @@
-//! Starts, stops and kills hosts, and reads every line of their output with its time stamp.
+//! Starts, stops and kills hosts, and reads every line of their output with its timestamp.
 
 use std::fs::File;
 use std::io::Write;
@@ -82,7 +82,7 @@ impl Node {
         self.state
     }
 
-    /// Starts the host, and reads its stderr with the kernel's time stamps.
+    /// Starts the host, and reads its stderr with the kernel's timestamps.
     pub fn start(&mut self) {
         let (reads, writes) = message_pipe();
         let mut command: Command = at_home(&self.program, &self.home);

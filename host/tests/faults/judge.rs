@@ -1,4 +1,4 @@
-//! Checks the order of effects by the kernel's time stamps.
+//! Checks the order of effects by the kernel's timestamps.
 //!
 //! No effect of a lower term may arrive after an effect of a higher term. There is one exception: if SIGSTOP stops a
 //! process between its gate check and the system call, the process still makes that call when it is continued. Nothing

@@ -1,4 +1,4 @@
-//! Reads from sockets with the kernel's time stamps.
+//! Reads from sockets with the kernel's timestamps.
 //!
 //! A thread may read late, so the times at which it reads say nothing about the order of the writes. With
 //! `SO_TIMESTAMPNS`, the kernel stamps the data on all sockets with one clock, `CLOCK_REALTIME`, during the sender's
@@ -26,9 +26,9 @@ use crate::node;
 /// Nanoseconds since the Unix epoch.
 pub type Nanos = u64;
 
-/// Returns a loopback listener that enables time stamps on its connections.
+/// Returns a loopback listener that enables timestamps on its connections.
 ///
-/// When the first socket on a machine requests time stamps, the kernel takes a moment to enable them. Until then, a
+/// When the first socket on a machine requests timestamps, the kernel takes a moment to enable them. Until then, a
 /// stamp shows the time of the read. This function waits until the stamps show the time of the write.
 pub fn listener() -> TcpListener {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
@@ -66,7 +66,7 @@ pub fn message_pipe() -> (OwnedFd, OwnedFd) {
     (reads, writes)
 }
 
-/// Reads bytes and their time stamp. Returns `None` at the end of the stream.
+/// Reads bytes and their timestamp. Returns `None` at the end of the stream.
 ///
 /// # Errors
 /// If the read fails, or if the stamp is missing.
@@ -104,7 +104,7 @@ pub fn receive(socket: &impl AsRawFd, bytes: &mut [u8]) -> io::Result<Option<(us
     }
 }
 
-/// Returns the time stamp that a message's control messages contain, if any.
+/// Returns the timestamp from the message's control data, if any.
 fn stamp(message: &libc::msghdr) -> Option<Nanos> {
     // SAFETY: the kernel has filled `message`, and its control buffer is alive and has the length in `message`.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
@@ -112,7 +112,7 @@ fn stamp(message: &libc::msghdr) -> Option<Nanos> {
         // SAFETY: `header` is not null, so it points to a whole header inside the control buffer.
         let (level, kind) = unsafe { ((*header).cmsg_level, (*header).cmsg_type) };
         if (level, kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) {
-            // SAFETY: messages of this kind carry a `timespec`, and an unaligned read needs no alignment.
+            // SAFETY: messages of this kind carry a `timespec`, and `read_unaligned` requires no alignment.
             let time = unsafe { libc::CMSG_DATA(header).cast::<libc::timespec>().read_unaligned() };
             let (seconds, rest) = (u64::try_from(time.tv_sec).ok()?, u64::try_from(time.tv_nsec).ok()?);
             return Some(seconds * 1_000_000_000 + rest);

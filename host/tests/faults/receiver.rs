@@ -71,7 +71,7 @@ impl Drop for Receiver {
 }
 
 /// Reads requests until the connection closes. A client waits for each answer, so a read never returns the bytes of two
-/// requests. Two requests in one read would share one time stamp.
+/// requests. Two requests in one read would share one timestamp.
 fn listen(mut stream: TcpStream, judge: &Mutex<Judge>) {
     let mut head = Vec::new();
     let mut bytes = [0; 4096];

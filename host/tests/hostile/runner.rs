@@ -205,7 +205,7 @@ impl Runner {
         }
     }
 
-    /// Reports that the instance ended as `how`, without a backtrace.
+    /// Reports that the instance has ended in the way given by `how`. The report has no backtrace.
     fn ends(&self, how: u8) {
         self.say(says::ENDED, &[vec![how, 0]]);
     }

@@ -166,7 +166,7 @@ impl Watchdog {
     }
 
     /// Returns a watch channel that changes when timers have missed time while an instance is watched. It also changes
-    /// when the watchdog begins to watch the first instance.
+    /// when the watchdog starts to watch the first instance.
     pub fn missed_by_timers(&self) -> watch::Receiver<()> {
         self.shared.words.tell_missed.subscribe()
     }

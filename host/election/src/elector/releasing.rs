@@ -25,7 +25,7 @@ pub(super) struct Releasing {
     next_try: Time,
     /// The earliest time at which the lease may have expired.
     until: Time,
-    /// True if the host no longer waits for the release. A failed attempt is then not repeated.
+    /// True if the host no longer waits for the release. A failed attempt is then not retried.
     hurried: bool,
     /// True if a release was sent and its outcome is unknown.
     in_doubt: bool,

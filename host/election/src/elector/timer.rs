@@ -13,7 +13,7 @@ pub(super) enum Timer {
     Poll,
     /// A lease that looks free is requested, or requested again after a failure.
     Acquire,
-    /// The lease is renewed, or a failed renewal is repeated.
+    /// The lease is renewed, or a failed renewal is retried.
     Renew,
     /// The record is written, or read after an unknown outcome.
     Record,
@@ -39,7 +39,7 @@ pub(super) enum Timer {
     /// The instance has run for so long that earlier failures no longer count.
     Healthy,
     Proven,
-    /// The lease is released, or a failed release is repeated.
+    /// The lease is released, or a failed release is retried.
     Release,
 }
 

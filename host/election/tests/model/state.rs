@@ -61,7 +61,7 @@ pub struct World {
     /// The highest term in which an instance was started.
     pub started: Term,
     pub left: Faults,
-    /// True if the store detects that a process and its runner are dead.
+    /// True if the store can detect that a process and its runner are dead.
     pub sees_deaths: bool,
     /// True if all nodes run on one machine and keep notes of their leases. The nodes then detect each other's deaths.
     pub keeps_notes: bool,

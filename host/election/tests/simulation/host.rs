@@ -88,7 +88,7 @@ pub struct Instance {
     pub version: ModuleVersion,
     pub lease: Option<LeaseId>,
     pub life: Life,
-    /// True if the guest begins as soon as the instance starts, but the supervisor has not been notified yet.
+    /// True if the guest runs as soon as the instance starts, but the supervisor has not been notified yet.
     pub begins_at_once: bool,
     /// The term that claimed the state before this instance could, if any.
     pub superseded: Option<Term>,

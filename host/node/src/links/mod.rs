@@ -158,7 +158,7 @@ impl LinkHandle {
         });
     }
 
-    /// Waits for the next hint. While waiting, reports the last renewal to each node that begins to listen.
+    /// Waits for the next hint. While waiting, reports the last renewal to each node that starts to listen.
     /// Cancel-safe.
     pub async fn hints(&mut self) -> Hint {
         let Some(LinkChannels { messages, hints, listened, last_renewal, .. }) = &mut self.0 else {

@@ -85,7 +85,7 @@ impl ScheduledEvent {
         self.status == "Scheduled" && self.resources.len() == 1
     }
 
-    /// Returns the human-readable time at which the event begins if it is not acknowledged earlier.
+    /// Returns the human-readable time at which the event starts if it is not acknowledged earlier.
     pub(super) fn begins(&self) -> &str {
         if self.not_before.is_empty() { "the announced time" } else { &self.not_before }
     }

@@ -67,7 +67,7 @@ impl Endpoint {
         self.ask(PLANNED).await
     }
 
-    /// Acknowledges an event, so that Azure may begin it immediately.
+    /// Acknowledges an event, so that Azure may start it immediately.
     pub(super) async fn acknowledge(&self, id: &str) -> Result<(), String> {
         let body = serde_json::json!({ "StartRequests": [{ "EventId": id }] }).to_string();
         self.send(Method::POST, PLANNED, body).await.map(drop)

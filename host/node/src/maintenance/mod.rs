@@ -173,7 +173,7 @@ impl Maintenance {
         }
     }
 
-    /// Reports a failed acknowledgement, once per event. Azure begins the event later anyway.
+    /// Reports a failed acknowledgement, once per event. Azure starts the event later anyway.
     fn refused(&self, state: &mut EventState, event: &ScheduledEvent, error: &str) {
         if !state.refused.insert(event.id.clone()) {
             return;

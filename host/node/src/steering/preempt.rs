@@ -40,7 +40,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(60), Duration::from_s
 #[derive(Clone, Default)]
 pub struct HandOvers(Arc<Mutex<()>>);
 
-/// The preemption of one election on one node.
+/// Hands over the leadership of one election if a node with a higher priority is ready to lead.
 pub struct Preemption {
     /// The election.
     pub election: ElectionName,

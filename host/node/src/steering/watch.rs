@@ -48,8 +48,8 @@ pub struct SteeringWatch {
 
 #[derive(Default)]
 struct Reader {
-    /// Reads are numbered in the order in which they begin. `reads_begun` is the number of the last read that has
-    /// begun. `latest_read` is the number of the latest read whose response was used.
+    /// Reads are numbered in the order in which they start. `reads_begun` is the number of the read that started last.
+    /// `latest_read` is the number of the latest read whose response was used.
     reads_begun: u64,
     latest_read: u64,
     /// The error in the content of the steering object that was last reported.

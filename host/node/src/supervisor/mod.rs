@@ -377,7 +377,7 @@ impl Run {
             }
             _ => {}
         }
-        // A single input can both begin a leadership and end it. Count both changes.
+        // A single input can both start a leadership and end it. Count both changes.
         if self.view.leads != leads_before {
             self.config.tracker.publish(self.config.clock.now(), &self.view);
         }

@@ -40,13 +40,13 @@ pub struct ElectionTracker {
     pub lines: Arc<Ring>,
     /// Limit on the output that waits for the log's reader.
     pub(super) share: Share,
-    /// Notifies the tasks that read the election's objects of changes, so that they can poll less often.
+    /// Wakes the tasks that read the election's objects when something has changed, so that they can poll less often.
     pub notifier: ChangeNotifier,
     /// The supervisor's heartbeat.
     pub heartbeat: Heartbeat,
     /// The last view. Its receivers wake up unless only the deadline has changed.
     view: watch::Sender<NodeView>,
-    /// The term of the last instance that has begun to run.
+    /// The term of the instance that started most recently.
     begun: AtomicU64,
     /// True once this node has had a module to run, or has found the source to be empty.
     has_module: AtomicBool,

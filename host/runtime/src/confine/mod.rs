@@ -129,7 +129,7 @@ const FIRST: libc::c_uint = 3;
 /// Closes all descriptors except the standard streams.
 ///
 /// # Errors
-/// Returns the system's error.
+/// The operating system's error if the descriptors cannot be closed.
 pub(crate) fn close_others() -> io::Result<()> {
     // SAFETY: nothing in this process owns any of these descriptors. The process has just started, and our processes
     // pass only standard streams to the processes that they start, so any other descriptor was inherited by mistake.

@@ -58,9 +58,9 @@ pub struct ControlGroupsError {
 }
 
 impl ControlGroups {
-    /// Divides the group that is delegated to this process, and moves the process into the part for the host. Returns
-    /// `None` if no group is delegated. If a runner's group later turns out to be unusable, only the process limits
-    /// apply to that runner, and `tell` is called with the first such error.
+    /// Divides the control group that is delegated to this process, and moves the process into the host's part. Returns
+    /// `None` if no control group is delegated. If a runner's group later turns out to be unusable, only the process
+    /// limits apply to that runner, and `tell` is called with the first such error.
     ///
     /// # Errors
     /// [`ControlGroupsError`] if the delegated group cannot be used.

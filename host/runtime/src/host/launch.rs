@@ -160,9 +160,9 @@ impl Launcher {
             started,
             dropped: AtomicU64::new(0),
         };
-        // The watchdog must know the instance before it begins.
+        // The watchdog must know the instance before the instance starts.
         self.watchdog.watch(&gate);
-        // If there is nothing to wait for, begin the instance on this thread, since waking another one takes time.
+        // If there is nothing to wait for, start the instance on this thread, since waking another one takes time.
         let begun = instance_task.begin_at_once();
         let task = self.runners.handle().spawn(instance_task.run(begun));
         Instance {

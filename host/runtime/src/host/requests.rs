@@ -34,8 +34,8 @@ const TOLD: u32 = 64;
 /// a line can be 3 times as long as the line that the guest wrote.
 const LINE: usize = LONGEST_LINE * 3;
 
-/// Maximum time for an instance to begin, which usually takes milliseconds. No other node can lead while the instance
-/// is neither running nor failed.
+/// Maximum time for an instance to start, which usually takes milliseconds. Until the instance runs or fails, the
+/// election has no running coordinator, and no other node can take over.
 const BEGINS_WITHIN: Duration = Duration::from_secs(20);
 
 /// Exchanges messages with the runner of one instance.
@@ -70,7 +70,7 @@ impl<'a> InstanceLoop<'a> {
     }
 
     /// Exchanges messages until the runner has closed its pipe, or the instance cannot continue. `unwritten` is the
-    /// rest of the message that begins the instance.
+    /// rest of the message that starts the instance.
     pub(super) async fn until_exit(
         &mut self,
         Runner { to, from, .. }: &mut Runner,

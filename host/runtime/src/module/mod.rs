@@ -50,7 +50,7 @@ pub enum ModuleError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// The system's error.
+        /// The underlying I/O error.
         source: std::io::Error,
     },
     /// The file does not exist.

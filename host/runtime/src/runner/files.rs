@@ -1,6 +1,6 @@
 //! Files in the folders that a coordinator was granted.
 //!
-//! Wraps wasmtime's implementation, so that each call must pass the gate. An operation that has begun cannot be
+//! Wraps wasmtime's implementation, so that each call must pass the gate. An operation that has started cannot be
 //! cancelled.
 
 use std::sync::Arc;

@@ -86,7 +86,7 @@ impl Folder {
     /// Grants the folder that is currently at the path `host`. The coordinator sees it at the path `guest`.
     ///
     /// # Errors
-    /// Returns the system's error if there is no folder at the path.
+    /// Returns the operating system's error if there is no folder at the path.
     pub fn at(host: PathBuf, guest: String, read_only: bool) -> io::Result<Self> {
         let real = host.canonicalize()?;
         let identity = identity(&open_without_links(&real)?)?;

@@ -29,10 +29,10 @@ struct Rest {
 }
 
 impl Listing {
-    /// Begins a listing of a folder. Opens its own descriptor for the folder. Blocks.
+    /// Starts a listing of a folder. Opens its own descriptor for the folder. Blocks.
     ///
     /// # Errors
-    /// The system's error.
+    /// The operating system's error if the folder cannot be opened.
     pub(crate) fn new(folder: &File) -> io::Result<Self> {
         // Open the folder again: the given descriptor may be `O_PATH`, which cannot be read.
         let folder = openat(folder, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
@@ -48,8 +48,8 @@ impl Listing {
     /// Returns the next entry; `None` at the end.
     ///
     /// # Errors
-    /// The system's error, or [`ErrorCode::IllegalByteSequence`] if the entry's name is not UTF-8. The next call then
-    /// returns the following entry.
+    /// The operating system's error, or [`ErrorCode::IllegalByteSequence`] if the entry's name is not UTF-8. The next
+    /// call then returns the following entry.
     pub(crate) async fn next(&mut self) -> FsResult<Option<DirectoryEntry>> {
         if self.read.is_empty()
             && let Some(rest) = self.rest.take()

@@ -3,7 +3,7 @@
 //!
 //! The runner prepares itself before there is a term to serve ([`Runners`](crate::host::runners::Runners)): it confines
 //! itself, starts its threads, and rehearses the start of an instance without calling any of its functions. So
-//! everything is ready when the message that begins an instance arrives. The runner runs one instance, and exits when
+//! everything is ready when the message that starts an instance arrives. The runner runs one instance, and exits when
 //! the instance ends. The kernel then frees everything that the process used, even if it crashes or is killed.
 
 mod connection;

@@ -142,7 +142,7 @@ impl Begun {
         self.runtime.block_on(lazy(|_| self.go_on(future)))
     }
 
-    /// Starts a task that continues an operation that was begun earlier. Dropping the handle aborts the task.
+    /// Starts a task that continues an operation that was started earlier. Dropping the handle aborts the task.
     pub(crate) fn go_on<T: Send + 'static>(
         &self,
         future: impl Future<Output = T> + Send + 'static,
@@ -201,7 +201,7 @@ impl Drop for UnderWay {
 /// Each thread first writes its own state and then reads the other's, with sequentially consistent operations. So if
 /// both change their states at the same time, at least one of them sees the other's change.
 struct Turns {
-    /// Incremented when the guest begins to wait and when it continues, so it is odd while the guest waits.
+    /// Incremented when the guest starts to wait and when it continues, so it is odd while the guest waits.
     turn: AtomicU64,
     /// Number of tasks in progress.
     under_way: AtomicUsize,
@@ -209,7 +209,7 @@ struct Turns {
     sleeps: AtomicBool,
     /// True while the second thread drives the runtime, or is about to.
     drives: AtomicBool,
-    /// Notified when the guest begins to wait. The second thread then stops driving the runtime, so that the guest's
+    /// Notified when the guest starts to wait. The second thread then stops driving the runtime, so that the guest's
     /// thread can drive it.
     let_go: Notify,
     beside: Thread,

@@ -17,7 +17,7 @@ use baton_store::{Intercept, Interceptor, PlainObject, Store, StoreAnswer, Store
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Timeout for listing a store's elections.
 const LISTED_WITHIN: Duration = Duration::from_secs(60);
-/// Pause before a request whose outcome is unknown is repeated.
+/// Pause before retrying a request whose outcome is unknown.
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 /// Number of attempts to remove the elections, and the timeout for all attempts together.
 const REMOVAL_TRIES: u32 = 2;

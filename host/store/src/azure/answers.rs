@@ -109,7 +109,7 @@ pub(super) fn code(error: &Error) -> Option<&str> {
     }
 }
 
-/// Classifies the error of a request that was sent to the container with these credentials.
+/// Classifies an error from a request that was sent to the container with these credentials.
 pub(super) fn store_error(
     asked: RequestKind,
     container: &str,

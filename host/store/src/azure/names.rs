@@ -19,7 +19,7 @@ use baton_base::clock::Clock;
 /// looks up the name again, because the account may have failed over to another region.
 const KEPT: Duration = Duration::from_secs(10);
 
-/// Timeout of a lookup. After this time, the next connection begins another lookup. The resolver's own timeout for
+/// Timeout of a lookup. After this time, the next connection starts another lookup. The resolver's own timeout for
 /// three name servers is 30 s (resolv.conf(5)). A new lookup may be faster, because the resolver's library or its
 /// servers may have changed in the meantime.
 const UNDER_WAY: Duration = Duration::from_secs(20);

@@ -291,8 +291,8 @@ impl AzureStore {
         Ok(blobs)
     }
 
-    /// Classifies the error of a request that has no condition and no lease id. If such a request fails because another
-    /// client has leased the blob, it may succeed later.
+    /// Classifies an error from a request that has no condition and no lease id. If such a request fails because
+    /// another client has leased the blob, it may succeed later.
     pub(super) fn trouble(&self, asked: RequestKind, error: &azure_core::Error) -> StoreError {
         match (self.store_error(asked, error), code(error)) {
             (StoreError::Held | StoreError::Lost(_) | StoreError::Conflict, Some(code)) => {

@@ -1,5 +1,5 @@
 //! The cases that need only one election and its lease. `baton doctor` can run them on a store that is in use. Each
-//! case begins with [`Bench::create`], so that several cases can share an election.
+//! case starts with [`Bench::create`], so that several cases can share an election.
 //!
 //! In these cases, no request has two reasons to fail: stores could then report different errors.
 

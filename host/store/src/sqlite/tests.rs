@@ -196,11 +196,11 @@ async fn lease_stamped_in_the_future_expires_and_stays_expired() {
     assert_eq!(read(&store).await.0, LeaseState::Held);
     here.store(104, Ordering::SeqCst);
     assert_eq!(read(&store).await.0, LeaseState::Expired);
-    // The lease stays expired, even after this clock has passed the time stamp of the last renewal.
+    // The lease stays expired, even after this clock has passed the timestamp of the last renewal.
     here.store(1_002, Ordering::SeqCst);
     assert_eq!(read(&store).await.0, LeaseState::Expired);
     assert_eq!(acquire(&store, 2).await, Ok(Reply::Done));
-    // The last acquire left a time stamp from the clock `here`. Another handle with this clock can therefore judge the
+    // The last acquire left a timestamp from the clock `here`. Another handle with this clock can therefore judge the
     // lease immediately.
     let other = SqliteStore::with_boot(dir.path(), boot("b", "n", &here));
     here.store(1_004, Ordering::SeqCst);

@@ -292,7 +292,7 @@ impl Drop for Claim {
         let Ok(history) = self.history.try_lock() else { return };
         let Some((term, claim)) = history.next else { return };
         // If there is an unsettled write, do not offer the document: the write might still be saved after the next
-        // instance has begun to read.
+        // instance has started to read.
         let is_known = history.unsettled.is_none() && history.document.claim == claim;
         let document = is_known.then(|| (history.version.clone(), Arc::clone(&history.document)));
         history.home.handover.leave(HandoverOffer { term, claim, document });

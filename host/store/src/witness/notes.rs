@@ -173,8 +173,8 @@ impl Notes {
             let mut taken = note.clone();
             taken.ids.push(id);
             let (line, end) = (id_line(id), note.encode().len() as u64);
-            // Undo an incomplete line, for example on a full disk: it would make the note invalid. This host then does
-            // not reclaim the lease.
+            // If only a part of the line was written, for example because the disk is full, remove that part: it would
+            // make the note invalid. Without the line, this host must not reclaim the lease.
             if !rustix::io::pwrite(&file, line.as_bytes(), end).is_ok_and(|written| written == line.len()) {
                 ftruncate(&file, end)?;
                 return Ok(None);
@@ -197,8 +197,8 @@ impl Notes {
         self.names().is_ok_and(|names| names.iter().any(|name| is_others(name)))
     }
 
-    /// Removes the files of dead hosts. Of the notes from this boot, keeps the notes of this lease's holder, and the
-    /// notes for other elections or stores.
+    /// Removes the files that dead hosts left behind. A dead host's note stays if it is from this boot and either
+    /// belongs to this lease's holder or concerns another election or store.
     pub(crate) fn tidy_up(&self, election: &ElectionName, holder: &str) -> io::Result<()> {
         let folder = open_folder(self.folder())?;
         for name in self.names()? {

@@ -379,8 +379,8 @@ async fn full_disk_is_unknown_and_can_still_be_read() {
     assert!(matches!(read, Ok(Reply::Read(_))), "{read:?}");
 }
 
-/// A takeover writes more than a renewal: it also writes the record, and finally marks it as released. The table for
-/// this mark does not exist yet.
+/// A takeover writes more than a renewal: it also writes the record and, at the end, marks the record as released. The
+/// table for such marks does not exist yet.
 #[tokio::test]
 async fn lease_is_taken_over_while_the_disk_is_full() {
     let Some(disk) = Disk::mount() else { return };

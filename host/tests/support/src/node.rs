@@ -255,7 +255,8 @@ impl Launch {
         self
     }
 
-    /// Limits the number of the host's file descriptors. `limit` holds the arguments of `ulimit`, such as `-Sn 100`.
+    /// Limits the number of file descriptors that the host may open. `limit` holds the arguments of `ulimit`, such as
+    /// `-Sn 100`.
     #[must_use]
     pub fn with_descriptors(self, limit: &str) -> Self {
         self.after(&format!("ulimit {limit}"))

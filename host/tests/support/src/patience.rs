@@ -31,7 +31,7 @@ pub struct Patience {
     since: Meter,
 }
 
-/// The error of a wait that has timed out.
+/// The error returned when a wait times out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InVain;
 

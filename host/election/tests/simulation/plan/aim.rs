@@ -113,7 +113,7 @@ fn draw_nothing_in_a_cool_off(rng: &mut Rng, from: Instant, (host, plan): (usize
     }
 }
 
-/// Draws a kill by a leader, and one or more pauses of that leader. The pauses begin right after the kill was ordered,
+/// Draws a kill by a leader, and one or more pauses of that leader. The pauses start right after the kill was ordered,
 /// or around the deadline.
 fn draw_pauses_after_a_kill(rng: &mut Rng, from: Instant, (host, lease): (usize, Duration), aimed: &mut Vec<Aimed>) {
     let after = rng.between(Duration::ZERO, lease / 2);

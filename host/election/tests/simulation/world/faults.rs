@@ -107,9 +107,8 @@ impl World {
         self.feed(host, input)
     }
 
-    /// Notes the time until which nothing can end the host's instance: the supervisor and the watchdog are both paused,
-    /// or neither has run for long enough since its pause to end the instance. Effects cannot pass the gate during this
-    /// time.
+    /// Records the time until which the host's instance cannot be ended: the supervisor and the watchdog are both
+    /// paused, or have resumed too recently. Effects cannot pass the gate during this time.
     fn cannot_be_ended(&mut self, host: usize) {
         let machine = &self.hosts[host];
         let unwatched_until = if self.plan.is_watched { machine.unwatched_until } else { Duration::MAX };

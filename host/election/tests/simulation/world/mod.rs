@@ -106,7 +106,7 @@ enum Event {
     Timeout {
         key: Key,
     },
-    /// The supervisor learns that an instance's guest has begun.
+    /// The supervisor learns that an instance's guest is running.
     Begins {
         key: Key,
     },

@@ -466,7 +466,7 @@ async fn claim_reuses_what_was_read_ahead() {
     bench.begin_to_read();
     let second = bench.claim(2).await.unwrap();
     assert_eq!((second.entries().get("n").unwrap()[..].to_vec(), bench.requests()), (vec![1], 2));
-    // A document that was read ahead is used only once, so this claim reads the document itself.
+    // A document that was read ahead is used only once, so this claim has to read the document again.
     bench.claim(3).await.unwrap();
     assert_eq!(bench.requests(), 2);
     bench.begin_to_read();
