@@ -111,7 +111,8 @@ mod tests {
             () = reading => {}
             () = places[2].ends(LIFETIME) => panic!("a stream ended although its client reads"),
         }
-        // A connection that is not a stream ends after its lifetime, even if its client keeps reading.
+        // A connection that is not a stream is closed at the end of its maximum lifetime, even if its client keeps
+        // reading.
         let other = ConnectionState::default();
         let moving = async {
             loop {

@@ -229,7 +229,7 @@ struct Setting {
     azurite: Option<(String, String)>,
     /// True if a host may reclaim a dead holder's lease.
     witness: bool,
-    /// True if the hosts have links.
+    /// True if the hosts are linked to each other.
     links: bool,
 }
 

@@ -56,8 +56,8 @@ const SAID: Duration = Duration::from_millis(1);
 /// CPU time.
 const CROWDED: Duration = Duration::from_millis(50);
 
-/// Pause before the start of an instance for which a runner must be ready. The pause is longer than the time that a
-/// host waits before it makes the next runner.
+/// Pause before an instance starts, so that a runner is ready for it. The pause is longer than a host waits before it
+/// creates the next runner.
 const REST: Duration = Duration::from_millis(30);
 
 /// The measured behaviors of the fixture.

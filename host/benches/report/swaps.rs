@@ -35,7 +35,7 @@ const USUAL_GAP: f64 = 1.5;
 const GAP: f64 = 5.0;
 /// Upper bound on the time, in seconds, until the host notices a push for which it gets no hint.
 const NOTICED: f64 = 5.0;
-/// Bar, in seconds, for the time from a push until the pushed version runs, if the push sends the host a hint. Does not
+/// Upper limit, in seconds, on the time from a push that sends the host a hint until the pushed version runs. Does not
 /// include the time for preparing the version.
 const TOLD: f64 = 0.3;
 /// Number of conditional writes after each swap.

@@ -295,7 +295,7 @@ pub enum StateAction {
 /// The reason why no [`Command`] could be parsed from the command line.
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
-    /// The arguments are invalid, or request the help or the version.
+    /// The arguments are invalid, or ask for help or the version.
     #[error(transparent)]
     Usage(#[from] clap::Error),
     /// The configuration is invalid.

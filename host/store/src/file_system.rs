@@ -55,8 +55,8 @@ fn unless_local(magic: u32) -> Option<String> {
     Some(named.unwrap_or_else(|| format!("unknown (type {magic:#x})")))
 }
 
-/// The magic number of an overlay. This number and those below come from the kernel's `magic.h` and from the sources of
-/// the file systems.
+/// The magic number of overlayfs. This number and those below come from the kernel's `magic.h` and from the file
+/// systems' sources.
 const OVERLAYFS: u32 = 0x794c_7630;
 
 /// File systems, on disks or in memory, that only one machine mounts at a time.

@@ -430,7 +430,7 @@ fn lies_in_the_leaders_name_cause_reads_and_no_takeover() {
     fleet.journal.wait("beta to hear lies", |events| {
         events.iter().any(|event| event.from == "beta" && event.is_linked()).then_some(())
     });
-    // While beta receives lies, alpha keeps leading in the same term.
+    // While beta is fed false messages, alpha keeps leading in the same term.
     until("60 lies", || (count.load(Ordering::Relaxed) > 60).then_some(()).ok_or(()));
     keeps_leading(&fleet, &alpha, term);
     let status = fleet.status();

@@ -334,7 +334,7 @@ impl Standby {
         let is_known = context.memory.highest_term <= context.memory.written_term;
         let longest = context.memory.longest_lease.filter(|_| is_known);
         let Snapshot::Object { lease, version, record } = snapshot else {
-            // Without a recall, the longest lease is unknown.
+            // Unless the store's highest term has been read, the longest lease is unknown.
             let longest = longest.filter(|_| is_recalled).unwrap_or(UNKNOWN_LEASE);
             let lease = if unclear.is_some() { longest } else { context.settings.timing.lease() };
             let record = Record { released: unclear.is_none(), ..context.record_without_holder(None, lease) };

@@ -53,7 +53,7 @@ pub struct Running {
     pub lease: Option<LeaseId>,
     /// True if the instance's gate would let an effect pass now.
     pub passes: bool,
-    /// True if nothing has been able to end the instance: its process is paused, or resumed only recently.
+    /// True if the instance could not have been ended yet, because its process is paused or has only just resumed.
     pub blind: bool,
 }
 

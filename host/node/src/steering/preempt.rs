@@ -64,7 +64,7 @@ impl Preemption {
     /// Periodically looks for a node to hand over to, until the future is dropped.
     pub async fn watch(self) {
         let mut pace = HandOverPace::default();
-        // The incarnation of the last target. If the lease came back from that target, the next hand-over prefers other
+        // The incarnation of the last target. If the lease came back from that target, the next hand-off prefers other
         // nodes.
         let mut asked_last: Option<String> = None;
         loop {

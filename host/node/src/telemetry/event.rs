@@ -305,7 +305,7 @@ events! {
     RequestRefused = "request_refused", Warn, {
         /// The request's origin; empty if the rule does not involve an origin.
         origin: String,
-        /// The rule that forbids the request, or the missing grant.
+        /// The reason: the rule that forbids the request, or the grant that it lacks.
         reason: String,
         /// The line in `baton.toml` that would allow the request, if there is one.
         #[serde(skip_serializing_if = "Option::is_none")]

@@ -60,8 +60,8 @@ impl From<rustix::io::Errno> for ConfineError {
     }
 }
 
-/// Returns true if the kernel prevents a process from giving up the descriptor [`RunnerReach::holds`], even after a
-/// guest has taken over the process.
+/// Returns true if the kernel keeps a runner from closing the descriptor [`RunnerReach::holds`], even if a guest has
+/// taken over the runner.
 #[must_use]
 pub fn keeps_what_it_holds() -> bool {
     has_seccomp()

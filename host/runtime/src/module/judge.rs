@@ -267,7 +267,7 @@ enum Fit {
 }
 
 impl Fit {
-    /// Returns advice for the module's author; empty if the version fits.
+    /// Returns advice for the module's author; empty if the version is compatible.
     fn remedy(self) -> String {
         let known = CONTRACT_VERSION;
         match self {

@@ -151,7 +151,7 @@ impl PageContent {
         self.written.store(next, Ordering::Release);
     }
 
-    /// Returns the valid deadline. Returns `None` before the first deadline is written, and once the page is closed.
+    /// Returns the current deadline, or `None` if no deadline has been written yet or the page has been closed.
     fn deadline(&self) -> Option<[u64; 3]> {
         let mut written = self.written.load(Ordering::Acquire);
         loop {

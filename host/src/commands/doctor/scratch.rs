@@ -43,7 +43,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Creates the names of `count` elections.
+    /// Generates names for `count` elections.
     pub fn new(store: Arc<dyn Store>, count: usize) -> Result<Self, getrandom::Error> {
         let mut bits = [0; 8];
         getrandom::fill(&mut bits)?;

@@ -109,8 +109,8 @@ impl SqliteStore {
 }
 
 impl Database {
-    /// Carries out all requests in one transaction, and answers them. If the transaction fails because of the file,
-    /// tries each request separately, because the fault may affect only one of them.
+    /// Carries out all requests in one transaction, and answers them. If the transaction fails because of an error in
+    /// the database file, tries each request separately, because the error may affect only one request.
     pub fn transact_all<Q, A>(
         &self,
         access: Intent,

@@ -76,9 +76,9 @@ impl Witness {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
     None,
-    /// Only true messages.
+    /// Only genuine messages.
     Work,
-    /// True and false messages.
+    /// Genuine and forged messages.
     Lie,
 }
 
