@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Checks the dependencies against deny.toml: licenses, bans, sources and advisories.
 #
-#   scripts/deny.sh            checks if Cargo.lock or deny.toml has changed since the check that scripts/deny.sha256
-#                              records, which covers licenses, bans and sources; then records the new check
+#   scripts/deny.sh            checks if Cargo.lock or deny.toml has changed since the last check, which
+#                              scripts/deny.sha256 records; otherwise, does nothing
 #   scripts/deny.sh --always   always checks, and records the check
 #
 # The first run builds cargo-deny, which takes a minute or two.

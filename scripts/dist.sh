@@ -59,7 +59,7 @@ dist() {
   (cd "$out" && cat -- *.sha256 && ls -l "$name/baton")
 }
 
-# Installs a tool in its pinned version, as a debug build: an optimized build would take longer than it would save.
+# Installs the pinned version of a tool, as a debug build: an optimized build would take longer than it would save.
 tool() {
   local name=$1 version=$2
   if ! grep -qF "\"$name $version (" "$tools/.crates.toml" 2>/dev/null; then

@@ -25,7 +25,7 @@ fi
 readers=("${readers[@]%/}")
 readers=("${readers[@]##*/}")
 seconds=$((minutes * 60 * at_a_time / ${#readers[@]}))
-# A single reader gets the total time, not twice as much.
+# If there is only one reader, fuzz it for the total time, not for twice as long.
 ((seconds <= minutes * 60)) || seconds=$((minutes * 60))
 ((seconds > 0)) || seconds=1
 for reader in "${readers[@]}"; do

@@ -68,7 +68,7 @@ pages() {
   done
 }
 
-# Compares the dependencies between the packages of the host with the list in ARCHITECTURE.md.
+# Compares the dependencies between the host's packages with the list in ARCHITECTURE.md.
 arrows() {
   cargo metadata --locked --no-deps --format-version 1 | python3 -c '
 import json, sys

@@ -3,7 +3,7 @@
 # `.cargo/mutants.toml` lists the exceptions, with their reasons.
 #
 #   scripts/mutants.sh [MINUTES]            tests a random part of the mutants, for about that time (2 by default)
-#   SHARD=3/20 scripts/mutants.sh           tests that part again
+#   SHARD=3/20 scripts/mutants.sh           tests a part again, with the SHARD that the earlier run printed
 #   SHARD=0/1 scripts/mutants.sh            tests all mutants, which takes about an hour on 2 CPUs
 #
 # The first run takes a minute longer. `target/mutants.out` contains the results: the diff and the log of each mutant.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Lists all missing tools, and how to install them. Then installs the Rust targets for coordinators: wasm32-wasip2, and
-# also wasm32-wasip1, which only tests need: they test modules that the host wraps as components. Does nothing if
+# wasm32-wasip1. Only the tests need wasm32-wasip1, for modules that the host wraps as components. Does nothing if
 # everything is installed.
 #
 #   scripts/setup.sh            for the host and coordinators in Rust

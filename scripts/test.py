@@ -3,7 +3,7 @@
 
     scripts/test.py                         all tests, as `make test` does
     scripts/test.py -E 'test(/links::/)'    passes arguments to `cargo nextest run`
-    STORES=all scripts/test.py              also runs all scenarios on Azurite; the gate runs some only on SQLite
+    STORES=all scripts/test.py              also runs on Azurite the scenarios that otherwise run only on SQLite
 """
 
 import os
@@ -16,7 +16,7 @@ import xml.etree.ElementTree as xml
 # Most tests wait for processes, so more tests than CPUs run at a time.
 TESTS_PER_PROCESSOR = 6
 SLOWEST = 10
-# The scenarios that run only with STORES=all. All other ignored tests are searches, or are started by other tests.
+# The scenarios that run only with STORES=all. All other ignored tests are started by other tests.
 ON_AZURITE = "binary(blackbox) & test(/(^|::)on_azurite(::|$)/)"
 
 root = pathlib.Path(__file__).resolve().parent.parent

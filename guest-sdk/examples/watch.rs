@@ -1,7 +1,8 @@
-//! Looks after one service: asks it every second how it is, and keeps in the state since when it is down.
+//! Monitors one service: sends it a request every second. While the service is down, the state holds the term in which
+//! the outage began.
 //!
-//! It waits for the answer, for a timer and for the stop at once, as an async coordinator does. `URL` says
-//! whom to ask; the host has to allow it with `--allow-http`.
+//! As an async coordinator, it waits for the response, for a timer and for the request to stop at the same time. `URL`
+//! is the URL of the service, which `--allow-http` must permit.
 
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ async fn watch(term: &AsyncTerm, url: &str) -> baton_sdk::Result {
     }
 }
 
-/// True if the service answers with 200 within 10 s.
+/// Returns true if the service responds with status 200 within 10 s.
 async fn is_up(term: &AsyncTerm, url: &str) -> Result<bool, Failure> {
     let answer = async {
         let request = Request::get(url).body(())?;
@@ -43,7 +44,8 @@ async fn is_up(term: &AsyncTerm, url: &str) -> Result<bool, Failure> {
             }
         }
     };
-    // The stop ends this too, and with it the function: returned with `?`, it is no failure.
+    // If the host asks this instance to stop, this future returns the stop as an error, and so does the coordinator. A
+    // returned stop does not count as a failure.
     let too_late = async {
         term.sleep(Duration::from_secs(10)).await?;
         Ok(false)

@@ -383,8 +383,8 @@ mod futures {
             Wait { host: self.clone(), id: world.began_waits, until: Until { time, stop } }
         }
 
-        /// Runs a future to completion. While the future only waits, advances the clock to the end of the earliest
-        /// wait.
+        /// Runs a future to completion. Whenever the future can only wait, advances the clock to the end of the
+        /// earliest wait.
         pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
             let mut future = pin!(future);
             let woken = Arc::new(Woken(AtomicBool::new(false)));

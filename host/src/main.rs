@@ -6,8 +6,8 @@ use baton::config::Environment;
 use baton::{cli, commands, signals};
 
 fn main() -> ExitCode {
-    // Without this, a guest's error would contain a backtrace of this program if RUST_BACKTRACE is set. Panics keep
-    // their backtrace. SAFETY: this is the first statement of the program, so no other thread exists that accesses the
+    // If RUST_BACKTRACE is set, this keeps backtraces of this program out of guests' errors. Panics keep their
+    // backtraces. SAFETY: this is the first statement of the program, so no other thread exists that accesses the
     // environment.
     unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") };
     signals::reset_inherited_signals();

@@ -25,7 +25,8 @@ enum NotReloaded {
     Thread(#[from] tokio::task::JoinError),
 }
 
-/// The parts of a host that a reload replaces, and the configuration with which it compares the current one.
+/// The parts of a host that a reload replaces, and the startup configuration, with which a reload compares the current
+/// one.
 #[derive(Clone)]
 pub struct Reload {
     /// The configuration from the host's start.

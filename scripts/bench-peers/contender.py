@@ -212,7 +212,7 @@ def side_by_side(measure: Callable, arguments: list[tuple]) -> list:
 
 
 def middle(values: Sequence[float], text: str) -> str:
-    """Formats the median, and the worst value if its text differs."""
+    """Formats the median. Adds the worst value, if it differs from the median as formatted."""
     median, worst = text.format(statistics.median(values)), text.format(max(values))
     return median if median == worst else f"{median} ({worst})"
 

@@ -404,8 +404,8 @@ async fn has_token(file: PathBuf, headers: &HeaderMap) -> Result<bool, Denied> {
     Ok(Digest::of(given.trim().as_bytes()) == Digest::of(own.as_bytes()))
 }
 
-/// Refuses requests that a browser sends on behalf of a page on another site. The header `Sec-Fetch-Site` reveals
-/// these, and so does `Origin` if it differs from the requested host. Other clients send neither header.
+/// Refuses requests that a browser sends on behalf of a page on another site. The header `Sec-Fetch-Site` reveals such
+/// a request, and so does `Origin` if it differs from the requested host. Other clients send neither header.
 fn refuse_other_sites(headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
     let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
     if site.is_some_and(|site| ![b"same-origin".as_slice(), b"none"].contains(&site)) {

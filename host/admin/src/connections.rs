@@ -127,7 +127,8 @@ struct Open {
     network: IpAddr,
 }
 
-/// Returns a client's network. For IPv6, this is the /64 network, since one client may use all of its addresses.
+/// Returns a client's network. For IPv6, this is the /64 network, since a single client may use all addresses in such a
+/// network.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),

@@ -59,7 +59,7 @@ const NICENESS: i32 = 10;
 /// Time that the clients of streams have at shutdown to read the last entries, which report the shutdown.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Interval at which to check whether these clients have read everything.
+/// Interval at which to check, at shutdown, whether the clients of streams have read everything.
 const LAST_WORDS_POLL: Duration = Duration::from_millis(10);
 
 /// The address of the endpoint.

@@ -1,5 +1,5 @@
 //! The socket on which a host serves its own user on this machine. On this socket, the admin API can be read without a
-//! token. None of Baton's promises depends on this socket.
+//! token. None of Baton's guarantees depends on this socket.
 //!
 //! The socket has no file (Linux's abstract namespace). Its name contains the host's user and incarnation. Any user can
 //! take such a name, so both sides check that the other process belongs to the same user.

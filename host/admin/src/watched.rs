@@ -10,7 +10,7 @@ use baton_node::telemetry::{ElectionTracker, Event, Heartbeat, Log, Ring};
 use baton_runtime::RunningInstances;
 use baton_store::Labels;
 
-/// Age of the last heartbeat above which a part of the host counts as stuck.
+/// Maximum age of the last heartbeat of a part of the host. A part with an older heartbeat counts as stuck.
 const FRESH: Duration = Duration::from_secs(15);
 
 /// Pause before a late heartbeat is checked again. When a suspended machine resumes, the observer may run before the

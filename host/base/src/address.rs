@@ -42,7 +42,7 @@ pub fn without_user(text: &str) -> String {
     }
 }
 
-/// The kind of an address to which a client has resolved a name.
+/// The kind of address to which a name resolves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AddressKind {
     /// An address on the internet.

@@ -24,12 +24,12 @@ use rustix::time::{ClockId, clock_gettime};
 pub use alarm::{Alarm, towards};
 pub use wall::{rfc3339, wall};
 
-/// Minimum drift between two clocks that counts as a step or a slew, in nanoseconds. Less is noise. So between any two
-/// moments, the clock is accurate to twice this value. This error fits into the 1% of the shortest lease that is
-/// reserved for late wake-ups.
+/// Minimum drift between two clocks that counts as a step or a slew, in nanoseconds. Smaller drift is treated as noise.
+/// So between any two moments, the clock is accurate to within twice this value. The 1% of the shortest lease that is
+/// reserved for late wake-ups also covers this error.
 const STEP: i128 = 5_000_000;
 
-/// Time between two readings from which the thread counts as preempted, in nanoseconds.
+/// Minimum time between two readings at which the thread counts as preempted, in nanoseconds.
 const INTERRUPTED: i128 = 1_000_000;
 
 /// The clock of this host. Clones share one clock.
@@ -126,7 +126,8 @@ impl Readings {
 /// Elapsed time in nanoseconds: the time of the boot clock, corrected by how the other clocks drift against it.
 #[derive(Debug, Default)]
 struct Elapsed {
-    /// The times by which the raw clock and the wall clock were ahead of the boot clock when last noted.
+    /// The differences of the raw clock and the wall clock from the boot clock, as last noted. Positive if they are
+    /// ahead of the boot clock.
     noted: Option<[i128; 2]>,
     /// Total time that another clock has counted but the boot clock has not, up to the moment when `noted` was last
     /// set.
@@ -188,7 +189,7 @@ mod tests {
             machine
         }
 
-        /// Advances each clock by the given time. Returns the times by which `now` and `least` advance.
+        /// Advances each clock by the given time. Returns how far `now` and `least` advance.
         fn pass(&mut self, boot: i128, raw: i128, wall: i128) -> (i128, i128) {
             let Elapsed { most, least, .. } = self.elapsed;
             let clocks = &mut self.clocks;

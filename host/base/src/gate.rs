@@ -152,8 +152,8 @@ impl Gate {
         self.deadline.remaining()
     }
 
-    /// Notes that the process was paused until `now`. If `now` is past the deadline, the kill gets its usual time
-    /// again, measured from `now`. This happens only once; otherwise, a process that always wakes late would never end.
+    /// Notes that the process was paused until `now`. If `now` is past the deadline, the time allowed for the kill
+    /// starts again at `now`. This happens only once; otherwise, a process that always wakes late would never end.
     fn wakes(&self, now: Time) {
         let deadline = self.deadline.nanoseconds();
         if nanoseconds(now) >= deadline && self.woken.load(Ordering::Acquire) < deadline {

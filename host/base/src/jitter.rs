@@ -61,7 +61,7 @@ mod tests {
         let begun = Instant::now();
         let moments = Moments::default();
         let is_shared = |at: Instant| (at - moments.begin + moments.before).as_nanos().is_multiple_of(step.as_nanos());
-        // Tasks that start at different times soon have a common rhythm.
+        // Tasks that start at different times soon do their work at the same moments.
         for late in [0, 700, 1400, 2100, 2800] {
             let mut at = begun + Duration::from_millis(late);
             for _ in 0..100 {

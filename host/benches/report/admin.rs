@@ -19,9 +19,10 @@ use crate::table::{Bar, Row, Unit};
 /// Number of elections that the host leads. Each has the shortest lease that the store accepts, so the host makes 24
 /// renewals per second.
 const ELECTIONS: usize = 8;
-/// Number of connections that clients or peers open in a round. The clients and peers do not close them.
+/// Number of connections that clients or peers open in a round, without closing them.
 const CONNECTIONS: usize = 5000;
-/// Maximum number of connections that are open at the same time. More would exceed this process's limit on descriptors.
+/// Maximum number of connections that are open at the same time. More would exceed this process's limit on open file
+/// descriptors.
 const HELD: usize = 900;
 /// Length of a round, with or without connections.
 const ROUND: Duration = Duration::from_secs(10);
@@ -85,7 +86,7 @@ fn spread<T>(open: impl Fn(usize) -> Option<T>) {
     let mut held = Vec::with_capacity(HELD);
     for number in 0..CONNECTIONS {
         held.extend(open(number));
-        // Pause between connections, to measure the host and not this loop.
+        // Pause between connections, so that the benchmark measures the host and not this loop.
         let due = begin + ROUND.mul_f64((number + 1) as f64 / CONNECTIONS as f64);
         thread::sleep(due.saturating_duration_since(Instant::now()));
         if held.len() >= HELD {
@@ -94,8 +95,9 @@ fn spread<T>(open: impl Fn(usize) -> Option<T>) {
     }
 }
 
-/// Opens a connection and sends data that depends on its number. Of every ten connections, one sends a complete
-/// request, one garbage, one an endless head, and one an endless body. The other six send half a head.
+/// Opens a connection and sends data. The connection's `number` selects the data: of every ten connections, one sends a
+/// complete request, one sends garbage, one sends an endless head, and one sends an endless body. The other six send
+/// half a head.
 fn ask(endpoint: Endpoint, number: usize) -> Option<TcpStream> {
     const HUGE: usize = 1 << 20;
     let mut stream = TcpStream::connect(endpoint.0).ok()?;
@@ -121,8 +123,8 @@ fn say(stream: &mut impl Write, said: &str) {
     let _ = said.as_bytes().chunks(PIECE).try_for_each(|piece| stream.write_all(piece));
 }
 
-/// Opens a connection to the links' socket, introduces itself as a node, and then repeatedly claims to lead. Every
-/// tenth connection sends garbage instead of the hello.
+/// Opens a connection to the links' socket, introduces itself as a node, and then repeatedly claims to be the leader.
+/// Every tenth connection sends garbage instead of the hello.
 fn lie(socket: &Path, number: usize) -> Option<UnixStream> {
     let to = socket.file_name()?.to_str()?;
     let mut stream = UnixStream::connect(socket).ok()?;
@@ -138,8 +140,8 @@ fn lie(socket: &Path, number: usize) -> Option<UnixStream> {
     Some(stream)
 }
 
-/// A histogram of renewals. Each pair consists of a bound, in seconds, and the number of renewals that took at most
-/// this time.
+/// A histogram of renewal times. Each pair consists of an upper bound, in seconds, and the number of renewals that took
+/// at most this long.
 #[derive(Default)]
 struct Renewals(Vec<(f64, f64)>);
 

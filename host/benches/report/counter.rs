@@ -77,14 +77,14 @@ fn connect(client: TcpStream, target: u16, requests: &Arc<Requests>) -> io::Resu
     Ok(())
 }
 
-/// Finds a text in a stream, even if the text is split between two reads.
+/// Finds a byte string in a stream, even if the string is split between two reads.
 struct Finder {
     text: &'static [u8],
     matched: usize,
 }
 
 impl Finder {
-    /// Creates a finder. The text's first byte must not occur again in the text.
+    /// Creates a finder for `text`. The first byte of `text` must not occur in it again.
     fn of(text: &'static [u8]) -> Self {
         Self { text, matched: 0 }
     }
@@ -92,8 +92,8 @@ impl Finder {
     fn count(&mut self, bytes: &[u8]) -> u64 {
         let mut found = 0;
         for byte in bytes {
-            // The text's first byte occurs only once in the text. Therefore, after a mismatch, a new match can only
-            // start at the current byte.
+            // The first byte occurs only once in the text. Therefore, after a mismatch, a new match can only start at
+            // the current byte.
             let follows = *byte == self.text[self.matched];
             self.matched = if follows { self.matched + 1 } else { usize::from(*byte == self.text[0]) };
             if self.matched == self.text.len() {

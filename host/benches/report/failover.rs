@@ -19,11 +19,11 @@ use crate::state::Writes;
 use crate::table::{Bar, Row, Unit};
 
 pub struct Effort {
-    /// Number of consecutive terms in which the same node leads. Its coordinator returns at once.
+    /// Number of consecutive terms to measure. The same node leads in all of them, and its coordinator returns at once.
     pub terms: usize,
     /// Number of pairs of hosts. All pairs run at the same time.
     pub pairs: usize,
-    /// Number of crashes of each pair. Each pair also makes as many hand-offs.
+    /// Number of crashes for each pair of hosts. Each pair also makes the same number of hand-offs.
     pub rounds: usize,
 }
 
@@ -31,20 +31,21 @@ pub struct Effort {
 /// default.
 const LEASE: u32 = 2;
 const LEASE_ON_AZURITE: u32 = 15;
-/// Share of the lease for which the benchmark sleeps after the loss of the holder. When the holder is lost, more than
-/// this share of the lease remains, because the holder renews after every sixth of the lease.
+/// Share of the lease for which the benchmark sleeps after the holder is lost. The lease lasts longer than this sleep,
+/// because the holder renewed it less than a sixth of the lease earlier.
 const LEFT: f64 = 0.8;
 /// Pause between two terms of a leader. It gives the host time to prepare the next runner and to announce the term that
 /// has ended.
 const PAUSE: Duration = Duration::from_millis(120);
 /// Default interval between a standby's polls, in seconds.
 const POLL: f64 = 1.0;
-/// Number of writes in a hand-off: the mark, the release, the acquisition, the term, and the claim of the state.
+/// Number of writes in a hand-off. The leader marks the lease as released, and releases it. The next leader acquires
+/// the lease, writes the term, and claims the state.
 const WRITES: usize = 5;
 /// Upper bound on the time that a hand-off takes in addition to its writes, on a store over the network, in
 /// milliseconds.
 const OWN_PART: f64 = 10.0;
-/// Number of measurements, for comparison, in which the next leader waits until the lease has expired.
+/// Number of measurements in which, for comparison, the next leader waits until the lease has expired.
 const WAITED_OUT: usize = 3;
 /// Interval at which the benchmark checks whether a lease has expired. The measured time may be too long by up to this
 /// interval.
@@ -86,7 +87,7 @@ pub fn elections(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
 }
 
 /// Measures the time from the SIGKILL of a leader's host until the next instance runs on the same machine. Each crash
-/// is in a new election: from the second consecutive crash on, the other host would wait before it takes over.
+/// is in a new election, because from the second consecutive crash on, the other host would wait before it takes over.
 fn deaths(keeper: &Path, times: usize) -> anyhow::Result<Row> {
     let death = |number: usize, witness| {
         let mut pair = Pair::start(keeper, &Setting { witness, ..Setting::default() });
@@ -103,8 +104,8 @@ fn deaths(keeper: &Path, times: usize) -> anyhow::Result<Row> {
 }
 
 /// Measures the time from the start of a host until its instance runs, on Azurite. Before the host starts, the
-/// benchmark kills a previous host of the same node while that host leads. Each measurement has a new store: from the
-/// second consecutive crash on, the node would defer to other nodes.
+/// benchmark kills a previous host of the same node while that host leads. Each measurement has a new store, because
+/// from the second consecutive crash on, the node would defer to other nodes.
 fn restarts(module: &Path, times: usize) -> anyhow::Result<Row> {
     let azurite = Azurite::start();
     let restart = |number: usize, witness: bool| {
@@ -169,9 +170,9 @@ fn losses_on_azurite(keeper: &Path, azurite: &Azurite, times: usize) -> Row {
     row.bar(Bar::Median(0.1)).bar(Bar::P99(0.3)).beside("poll", POLL)
 }
 
-/// Measures losses and hand-offs of pairs of hosts, with and without links. In each pair, one host leads and the other
-/// is the only standby. The guest keeps state, as most guests do, so the new leader must claim the state before it
-/// starts an instance.
+/// Measures how long pairs of hosts take to replace a lost leader, and to hand off, with and without links. In each
+/// pair, one host leads and the other is the only standby. The guest keeps state, as most guests do, so the new leader
+/// must claim the state before it starts an instance.
 pub fn crashes_and_hand_offs(guests: &Guests, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let (keeper, azurite) = (&*guests.keeper, Azurite::start());
     let (losses, hand_offs) = pairs(keeper, effort, &Setting::default())?;
@@ -198,7 +199,8 @@ pub fn crashes_and_hand_offs(guests: &Guests, effort: &Effort) -> anyhow::Result
     ])
 }
 
-/// Measures losses and hand-offs on several pairs at the same time. Returns the times of both, in seconds.
+/// Measures [`Pair::loss`] and [`Pair::hand_off`] on several pairs at the same time. Returns the times of the losses
+/// and the times of the hand-offs, in seconds.
 fn pairs(keeper: &Path, effort: &Effort, setting: &Setting) -> anyhow::Result<(Samples, Samples)> {
     let (mut losses, mut hand_offs) = (Samples::default(), Samples::default());
     thread::scope(|scope| {
@@ -316,8 +318,8 @@ impl<'a> Pair<'a> {
         self.leader = std::mem::replace(&mut self.standby, standby);
     }
 
-    /// Waits until the leader's lease has ended. Returns the last time at which the store reported it as held. This
-    /// time is before the lease's end, so the error can only lengthen the measured time.
+    /// Waits until the leader's lease has ended. Returns the last time at which the store still reported the lease as
+    /// held. The lease ended after that, so the measured time may be too long, but never too short.
     fn end_of_lease(&self) -> f64 {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let store: Box<dyn LeaseStore> = match &self.setting.azurite {
@@ -369,7 +371,7 @@ impl Setting {
         launch.flag("--max-memory", "64MiB").start()
     }
 
-    /// Waits until a host is a standby and, with links, has a link to the leader.
+    /// Waits until a host is a standby. If links are enabled, also waits until it has a link to the leader.
     fn stands_by(&self, standby: &Node) {
         follows(standby);
         if self.links {

@@ -12,7 +12,7 @@ pub struct Guests {
     /// A program that does not use Baton's interfaces.
     pub program: PathBuf,
     pub keeper: PathBuf,
-    /// The guest that sends requests.
+    /// The guest that sends HTTP requests.
     pub asks: PathBuf,
 }
 

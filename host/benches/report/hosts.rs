@@ -30,7 +30,7 @@ impl Site {
         format!("sqlite:{}", self.store.path().display())
     }
 
-    /// A path in the hosts' home.
+    /// Returns the path of a file or folder in the hosts' home.
     pub fn path(&self, name: &str) -> PathBuf {
         self.home.path().join(name)
     }
@@ -74,7 +74,7 @@ impl Site {
     }
 }
 
-/// Interval between the lines of a guest that should be silent, in milliseconds.
+/// Interval between a guest's lines, in milliseconds. It is so long that the guest prints nothing during a measurement.
 pub const SILENCE: u64 = 24 * 60 * 60 * 1000;
 
 /// Waits until the host reports that it is a standby, which it does after it has read the store.

@@ -14,7 +14,7 @@ use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
 use crate::usage::{Cpu, memory};
 
-/// Time after which a host's start no longer affects the numbers.
+/// Time after which a host's start no longer affects the measured values.
 pub const SETTLE: Duration = Duration::from_secs(5);
 /// Default lease duration, in seconds.
 const LEASE: f64 = 15.0;

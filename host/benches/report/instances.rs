@@ -1,4 +1,5 @@
-//! Measures starts and kills of instances, with this process as the host. Compares them with bare wasmtime.
+//! Measures how long instances take to start and to be killed, with this process as the host. Compares these times with
+//! those of bare wasmtime.
 
 use std::hint::black_box;
 use std::io::{BufRead as _, BufReader};
@@ -48,19 +49,19 @@ const TURNS: u64 = 30_000_000;
 /// Number of busy instances in a crowd.
 const CROWD: usize = 20;
 
-/// Delay between an instance's line and the kill of that instance. The instance prints the line just before it starts
-/// the measured behavior.
+/// Delay between the line that an instance prints and the kill of that instance. The instance prints this line just
+/// before it starts the measured behavior.
 const SAID: Duration = Duration::from_millis(1);
 
-/// Like [`SAID`], but for an instance in a crowd. The scheduler initially gives a new process more than its share of
-/// CPU time.
+/// Like [`SAID`], but for an instance in a crowd. The delay is longer, because the scheduler initially gives a new
+/// process more than its share of CPU time.
 const CROWDED: Duration = Duration::from_millis(50);
 
-/// Pause before an instance starts, so that a runner is ready for it. The pause is longer than a host waits before it
-/// creates the next runner.
+/// Pause before an instance starts, so that a runner is ready for it. The pause is longer than the time that a host
+/// waits before it creates the next runner.
 const REST: Duration = Duration::from_millis(30);
 
-/// The measured behaviors of the fixture.
+/// The variables that select the guest's measured behaviors.
 const DONE: &[(&str, &str)] = &[("BEHAVIOUR", "done")];
 const BUSY: &[(&str, &str)] = &[("BEHAVIOUR", "busy")];
 
@@ -124,8 +125,8 @@ pub async fn measure(guests: &Guests, effort: &Effort) -> wasmtime::Result<Vec<R
     Ok(rows.into_iter().chain(computing).chain([tight]).collect())
 }
 
-/// Measures the kill of one of many busy instances. The yardstick is the kill of a native process that runs in place of
-/// that instance. Both the instance and the process must get a CPU before they can exit.
+/// Measures the time to kill one of many busy instances. The yardstick is the time to kill a native process that runs
+/// in place of that instance. Both the instance and the process must get a CPU before they can exit.
 async fn kills_in_a_crowd(baton: &Baton, times: usize) -> wasmtime::Result<(Samples, Samples)> {
     let mut others = Vec::new();
     for _ in 1..CROWD {

@@ -18,8 +18,8 @@ pub struct Effort {
 
 const LANGUAGES: [&str; 5] = ["rust", "js", "python", "c", "go"];
 
-/// Measures the time to compile each example, and the time from the write of a term to the guest's first instruction.
-/// The latter time includes the claim of the state.
+/// Measures the time to compile each example, and the time from writing a term to the guest's first instruction. The
+/// second time includes claiming the state.
 ///
 /// # Errors
 /// Returns an error if one of the examples has not been built.

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Describes the processor, its cores, the memory, the kernel and the relevant versions, one per line.
+/// Describes the processor, its cores, the memory, the kernel, the load, and the versions of the relevant software, one
+/// per line.
 pub fn describe() -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let rows = [
@@ -36,7 +37,7 @@ fn locked(package: &str) -> String {
     version.unwrap_or("(unknown)").to_string()
 }
 
-/// Returns VALUE from the first line of a file that has the form `NAME : VALUE`.
+/// Reads a file with lines of the form `NAME : VALUE`. Returns the first value with this name.
 fn field(path: &str, name: &str) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.split_once(':'));

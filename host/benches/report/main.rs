@@ -1,8 +1,8 @@
 //! `cargo bench --bench report`: measures Baton's promises, and prints each number next to its yardstick, in one table.
 //!
 //! Everything is measured in one run, on one machine. Promises about hosts are measured with processes of the real
-//! binary, and promises about instances with the library. If a number misses its bar, the report lists this number and
-//! exits with status 1. `-- --full` takes more samples. `-- WORD` measures only the sections that have this word in
+//! binary, and promises about instances with the library. If a number exceeds its limit, the report lists this number
+//! and exits with status 1. `-- --full` takes more samples. `-- WORD` measures only the sections that have this word in
 //! their names.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "what cannot be measured ends its section, with a reason")]
@@ -56,7 +56,7 @@ struct Effort {
     window: Duration,
 }
 
-/// A run of about 15 minutes. Most of this time is for swaps, because each waits until the host notices the push.
+/// A run of about 15 minutes. Swaps take most of this time, because each swap waits until the host notices the push.
 const QUICK: Effort = Effort {
     instances: instances::Effort { starts: 1_000, kills: 300, large: 30 },
     state: state::Effort { rounds: 10, commits: 50 },

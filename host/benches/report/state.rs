@@ -1,5 +1,5 @@
-//! Measures the cost of a guest's state: the time of a commit, compared with a conditional write of the same size, and
-//! the time of a read.
+//! Measures the cost of a guest's state: the time that a commit takes, compared with a conditional write of the same
+//! size, and the time that a read takes.
 
 use std::path::Path;
 use std::sync::Arc;

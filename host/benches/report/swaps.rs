@@ -1,4 +1,4 @@
-//! Measures swaps: the time without an instance, and the time from a push until the version runs.
+//! Measures swaps: the time without an instance, and the time from a push until the pushed version runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,12 +25,12 @@ use baton_test_support::modules::numbered;
 pub struct Effort {
     /// Number of hosts for each guest. All hosts run at the same time.
     pub hosts: usize,
-    /// Number of swaps of each host.
+    /// Number of swaps for each host.
     pub rounds: usize,
 }
 
-/// Bars for the median and the 99th percentile of the time without an instance, in milliseconds. On Azurite, each bar
-/// also includes the time of one round trip.
+/// Upper limits on the median and the 99th percentile of the time without an instance, in milliseconds. On Azurite, the
+/// time of one round trip is added to each limit.
 const USUAL_GAP: f64 = 1.5;
 const GAP: f64 = 5.0;
 /// Upper bound on the time, in seconds, until the host notices a push for which it gets no hint.
@@ -55,7 +55,7 @@ pub fn measure(guests: &Guests, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Measures on the embedded store, or on Azurite.
+/// Measures swaps on Azurite, or on the embedded store if `azurite` is `None`.
 fn on(azurite: Option<&Azurite>, guests: &Guests, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let mut measured = [Measured::default(), Measured::default()];
     // Allow only one swap at a time: compiling the module of another swap would slow down the measured one.

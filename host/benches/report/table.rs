@@ -1,4 +1,4 @@
-//! The table: measured values, their bars, and their yardsticks.
+//! The table of results: measured values, the upper bounds on them, and the yardsticks to compare them with.
 
 use std::fmt::Write as _;
 
@@ -51,13 +51,13 @@ struct Beside {
 }
 
 impl Row {
-    /// A row with neither a bar nor a yardstick.
+    /// A row that has neither an upper bound nor a yardstick.
     #[must_use]
     pub fn new(what: impl Into<String>, unit: Unit, samples: Samples) -> Self {
         Self { what: what.into(), unit, measured: Ok(samples), bars: Vec::new(), beside: None }
     }
 
-    /// A row that could not be measured. It counts as a row that misses its bar.
+    /// A row that could not be measured. It counts as a row that exceeds its bound.
     #[must_use]
     pub fn failed(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self { what: what.into(), unit: Unit::S, measured: Err(why.into()), bars: Vec::new(), beside: None }
@@ -76,17 +76,18 @@ impl Row {
         self
     }
 
-    /// Sets the yardstick with all of its samples, so that 99th percentiles can be compared, too.
+    /// Sets the yardstick: its name, and all of its samples, so that 99th percentiles can be compared, too.
     #[must_use]
     pub fn against(mut self, name: impl Into<String>, samples: &Samples) -> Self {
         self.beside = Some(Beside { name: name.into(), median: samples.median(), p99: samples.p99() });
         self
     }
 
-    /// Returns true if the values are within all bars of the row; `None` if the row has no bars.
+    /// Returns true if the values are within all of the row's bounds; `None` if the row has no bounds.
     pub fn holds(&self) -> Option<bool> {
         let Ok(samples) = &self.measured else { return Some(false) };
-        // Without samples, the statistics are NaN. Every comparison with NaN is false, so the row then misses its bars.
+        // Without samples, the statistics are NaN. Every comparison with NaN is false, so the row then exceeds its
+        // bounds.
         let holds = |bar: &Bar| match bar {
             Bar::Median(most) => samples.median() <= *most,
             Bar::P99(most) => samples.p99() <= *most,
@@ -129,7 +130,7 @@ impl Row {
     }
 }
 
-/// Renders the rows, and lists the rows that miss a bar below them.
+/// Renders the rows. Below them, lists the rows that exceed a bound.
 pub fn render(rows: &[Row]) -> String {
     let head = ["what", "n", "median", "p99", "bar", "beside it", "ratio", ""].map(str::to_string);
     let lines: Vec<[String; 8]> = std::iter::once(head).chain(rows.iter().map(Row::cells)).collect();

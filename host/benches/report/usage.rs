@@ -100,13 +100,13 @@ impl Cpu {
 fn used_by(pid: u32) -> io::Result<Duration> {
     let pid = pid.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
     let mut clock = 0;
-    // SAFETY: the call writes a clock id to `clock`, which is a valid place for one, and nothing else.
+    // SAFETY: the call only writes to `clock`, which has the right type for a clock id and outlives the call.
     let error = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
     if error != 0 {
         return Err(io::Error::from_raw_os_error(error));
     }
     let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes a time to `used`, which is a valid place for one, and nothing else.
+    // SAFETY: the call only writes to `used`, which has the right type for a time and outlives the call.
     if unsafe { libc::clock_gettime(clock, &raw mut used) } != 0 {
         return Err(io::Error::last_os_error());
     }

@@ -55,7 +55,7 @@ pub fn measure(small: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
 }
 
 /// Measures the memory of a standby with this module. Checks that the module's code comes from the cache if `cached` is
-/// true, and that it does not otherwise.
+/// true, and does not come from the cache if `cached` is false.
 fn standby(site: &Site, name: &str, module: &Path, cached: bool) -> anyhow::Result<Memory> {
     let node: Node = site.launch(name, module, "beat", &site.url()).start();
     follows(&node);

@@ -205,7 +205,7 @@ impl Fleet {
             .with_context(|| format!("waiting for {leader} to beat"))
     }
 
-    /// Waits until a node has exited. Returns its exit status, or `None` after a signal.
+    /// Waits until a node has exited. Returns its exit status, or `None` if a signal ended it.
     async fn exited(&mut self, node: &str) -> anyhow::Result<Option<i32>> {
         let deadline = Instant::now() + PATIENCE;
         while self.nodes.get(node).is_some_and(|n| n.reader.is_some()) {

@@ -82,8 +82,8 @@ pub struct Ineligibility {
     pub reason: String,
     /// The time at which the ineligibility ends; `None` if only a later input can end it.
     pub until: Option<Time>,
-    /// Time after the node has given up the lease at which the ineligibility ends, if that is earlier than `until`.
-    /// Only used if the node held the lease when the ineligibility began.
+    /// Time from the moment at which the node gives up the lease to the end of the ineligibility, if the ineligibility
+    /// then ends before `until`. Only used if the node held the lease when the ineligibility began.
     pub after_release: Option<Duration>,
 }
 

@@ -18,10 +18,10 @@ pub const LISTENING_POLL: Duration = Duration::from_secs(10);
 pub enum Word {
     /// The sender leads.
     Leads {
-        /// The term of its record.
+        /// The term in the sender's record.
         term: Term,
         /// A time just before the last successful renewal was sent, on the sender's clock. Other nodes receive the time
-        /// that has passed since.
+        /// that has passed since then.
         renewed: Time,
     },
     /// The sender is giving up the lease: it has marked the record as released, and the release is under way or done.

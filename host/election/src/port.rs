@@ -20,9 +20,9 @@ pub struct Settings {
     pub timing: Timing,
     /// The shortest and the longest lease that the store supports.
     pub lease_range: (Duration, Duration),
-    /// Time between an instance that has returned ok and the next term under the same lease.
+    /// Wait between the end of an instance that returned ok and the next term under the same lease.
     pub pause: Duration,
-    /// The action that follows after an instance has returned ok.
+    /// The action to take after an instance has returned ok.
     pub on_done: OnDone,
     /// The length of a probation. It is counted from the time at which the version's first failed instance began to
     /// run. If no instance has failed yet, it is counted from the time at which the current instance began to run.
@@ -71,7 +71,7 @@ impl Plan {
     }
 }
 
-/// The action that follows after an instance has returned ok.
+/// The action to take after an instance has returned ok.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum OnDone {
     /// The next term begins after the pause.
@@ -347,8 +347,8 @@ pub enum Report {
         /// Number of consecutive failures.
         failures: u32,
     },
-    /// A command now prevents this node from leading, or a different command than before. Maintenance is not reported
-    /// here.
+    /// A command has started to prevent this node from leading, or a different command now does. Maintenance is not
+    /// reported here.
     Ineligible {
         /// The command that applies.
         ineligibility: Ineligibility,

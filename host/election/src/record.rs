@@ -19,7 +19,7 @@ impl ElectionName {
     /// Checks `name`.
     ///
     /// # Errors
-    /// [`InvalidElectionName`] if `name` breaks the rule above.
+    /// [`InvalidElectionName`] if `name` does not follow the rules above.
     pub fn new(name: &str) -> Result<Self, InvalidElectionName> {
         let legal = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
         let starts_with_letter = name.as_bytes().first().is_some_and(u8::is_ascii_lowercase);

@@ -47,8 +47,8 @@ pub const POLL: Duration = Duration::from_secs(1);
 pub const LONGEST_POLL: Duration = POLL.saturating_add(Duration::from_millis(250));
 
 /// Time that a host may spend on its last log messages when it ends its own process. `room` is the time from the
-/// deadline (0.8 D) to the end of the host (0.93 D). At that time, 0.07 D of the lease is left. The result is one third
-/// of this rest.
+/// deadline (0.8 D) to the end of the host (0.93 D). When the host ends, 0.07 D of the lease is left. The result is one
+/// third of that time.
 pub fn last_words_within(room: Duration) -> Duration {
     room * 7 / 13 / 3
 }
@@ -60,7 +60,7 @@ pub struct Timing {
     grace: Duration,
 }
 
-/// Error for a lease length that does not fit the store or the memory limit.
+/// Error for a lease length that the store does not support, or that is too short for the memory limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TimingError {
     /// The store supports no lease of this length.
@@ -80,7 +80,7 @@ pub enum TimingError {
     Memory {
         /// The memory limit, in bytes.
         memory: u64,
-        /// The time that freeing it may take.
+        /// The time that freeing this much memory may take.
         drop: Duration,
         /// The time between the deadline and 0.93 D.
         room: Duration,
@@ -182,7 +182,7 @@ impl Timing {
     }
 
     /// A quarter of [`kill_timeout`](Self::kill_timeout). If a killed instance has not been checked for longer than
-    /// this, the host was paused. Checks are scheduled at half of this interval.
+    /// this, the host was paused. Two checks are usually half of this time apart.
     pub fn noticed_pause(&self) -> Duration {
         self.kill_timeout() / 4
     }
@@ -197,8 +197,9 @@ impl Timing {
         self.lease + LONGEST_POLL
     }
 
-    /// The longest unnoticed pause by which the host may end itself late without its instance outliving the lease. It
-    /// is what is left of D after 0.93 D and the last log messages, minus D/100 for late wake-ups and clock errors.
+    /// The longest pause that may go unnoticed: even if it delays the end of the host, no instance outlives the lease.
+    /// It is the part of D that is left after 0.93 D and the last log messages, minus D/100 for late wake-ups and clock
+    /// errors.
     pub fn tolerated_pause(&self) -> Duration {
         self.lease - self.abort_after() - self.last_words() - self.lateness()
     }
@@ -214,9 +215,9 @@ impl Timing {
         self.lease / 100
     }
 
-    /// The longest store outage that a leader survives. It is 0.7 D minus three times: the longest time since the last
-    /// renewal when the outage starts (D/6), the timeout of an attempt that is under way when the outage ends (D/12),
-    /// and the wait before the next attempt (D/15).
+    /// The longest store outage that a leader survives. It is 0.7 D minus these three durations: the longest time since
+    /// the last renewal when the outage starts (D/6), the timeout of an attempt that is under way when the outage ends
+    /// (D/12), and the wait before the next attempt (D/15).
     pub fn tolerated_outage(&self) -> Duration {
         self.at_risk_after() - self.renew_after() - self.try_timeout() - self.retry_range().1
     }
@@ -224,7 +225,7 @@ impl Timing {
 
 /// The time at which a host ends its own process because an instance is neither gone nor dying: `abort_at`, or later if
 /// the whole host was paused and woke up after the `deadline`, at `woken`. The gate refused everything during the
-/// pause. So the kill gets its usual time again, counted from the wake-up.
+/// pause, so the time allowed for the kill starts again at the wake-up.
 #[must_use]
 pub fn overdue_at(deadline: Time, abort_at: Time, woken: Option<Time>) -> Time {
     let woken = woken.filter(|woken| *woken >= deadline);

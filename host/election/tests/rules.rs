@@ -207,8 +207,8 @@ fn refused_acquire_is_followed_by_reading_and_new_id() {
 
 #[test]
 fn unsent_acquire_changes_nothing() {
-    // No node has ever led this election, so the first holder need not wait. An acquire that was sent but not clearly
-    // answered would change that: another node might have led. These acquires are not even sent.
+    // No node has ever led this election, so the first holder need not wait. An acquire that was sent without a clear
+    // answer would change that, because another node might have led. The acquires in this test are not even sent.
     let mut scene = Scene::new();
     let created = scene.reads(Snapshot::Nothing);
     let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
@@ -298,7 +298,7 @@ fn record_is_rewritten_while_earlier_write_may_arrive() {
     scene.input(Input::Gone { end: End::Failed("no".to_string()) });
     assert_eq!(scene.run_until_started(), module(0));
     let failed_once = loop {
-        // The host resets the failure count after 60 s without a failure. Later, the answer to this write is lost.
+        // After 60 s without a failure, the host writes a failure count of 0. The test does not answer this write.
         let effects = if scene.pending.is_some() { scene.answer(Ok(Reply::Done)) } else { scene.wakes() };
         if scene.asked_to_write {
             let reset = written_record(&effects);

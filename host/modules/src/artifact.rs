@@ -14,8 +14,8 @@ use sha2::{Digest as _, Sha256};
 use baton_runtime::{Engine, Module, OUTLINE, Outline};
 use baton_store::Digest;
 
-/// Version of the artifact's format. Raise it if core modules are wrapped differently, or if the content of artifacts
-/// changes. Otherwise, hosts with the same wasmtime version and settings would keep using old artifacts.
+/// Version of the artifact's format. Raise it if the wrapping of core modules or the content of artifacts changes.
+/// Otherwise, hosts with the same wasmtime version and settings would keep using old artifacts.
 const WRAPPING: u32 = 3;
 
 /// Length of the checksum, in bytes. The checksum follows the code and the outline.

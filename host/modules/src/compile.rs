@@ -40,7 +40,7 @@ const BAD_MODULE: u8 = 3;
 /// Exit status of the child once it has used up its CPU time.
 const TOO_SLOW: u8 = 4;
 
-/// Maximum elapsed time of a compilation, as a multiple of its CPU time limit, and the minimum for this maximum.
+/// Limit on the elapsed time of a compilation: this multiple of its CPU time limit, but at least this duration.
 /// Generous, since the machine may be busy.
 const PATIENCE: (u32, Duration) = (10, Duration::from_secs(600));
 

@@ -67,8 +67,8 @@ impl Unusable for VersionListError {
 /// An attempt whose write may have succeeded. The write can still succeed until the list on which it was based is
 /// replaced.
 struct Doubt<T> {
-    /// The version that the attempt made the newest, if it did. Any other kind of change can be repeated without a
-    /// further effect.
+    /// The version that the attempt made the newest, if the change was of that kind. Repeating any other kind of change
+    /// has no further effect.
     newest: Option<ListedVersion>,
     answer: T,
 }

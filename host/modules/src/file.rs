@@ -151,8 +151,8 @@ impl Source for FileSource {
 }
 
 impl FileSource {
-    /// Watches the folders on which the path currently depends, and then checks the files. In this order, every change
-    /// after the check gives a hint.
+    /// Watches the folders on which the path currently depends, and then checks the files. In this order, no change is
+    /// missed: every change after the check gives a hint.
     async fn look(&mut self) -> Sight {
         let (path, watch) = (self.path.clone(), self.watch.clone());
         let pace = self.pace;

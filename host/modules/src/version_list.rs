@@ -20,14 +20,14 @@ const FORMAT: u64 = 1;
 /// object after each change.
 const LARGEST: usize = 512 << 10;
 /// Maximum size of an object that is parsed, in bytes. Larger than [`LARGEST`], to leave room for verdicts. There is a
-/// limit because parsing uses many times this amount of memory.
+/// limit because parsing needs many times the object's size in memory.
 const LARGEST_READ: usize = 8 * LARGEST;
 /// Highest valid serial. Even a million pushes per second would not reach it.
 const HIGHEST_SERIAL: u64 = 1 << 62;
 /// Maximum number of kept rejections of modules that were not pushed.
 const UNPUSHED: usize = 20;
-/// Maximum length of a stored reason, in characters. This limit ensures that judgements always fit into the room beyond
-/// [`LARGEST`].
+/// Maximum length of a stored reason, in characters. This limit ensures that the room between [`LARGEST`] and
+/// [`LARGEST_READ`] is always enough for judgements.
 const REASON: usize = 500;
 
 /// The versions of an election's coordinator.
@@ -302,8 +302,7 @@ impl VersionList {
         self.pushed.extract_if(.., removable).collect()
     }
 
-    /// Returns true if the list includes the change that made this version the newest, even if later changes came after
-    /// it.
+    /// Returns true if the list includes the change that made this version the newest, even if other changes followed.
     pub(super) fn includes(&self, newest: &ListedVersion) -> bool {
         self.pushed.iter().any(|entry| entry.serial == newest.serial && entry.digest == newest.digest)
     }

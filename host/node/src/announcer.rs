@@ -21,7 +21,7 @@ use crate::telemetry::{Event, Log};
 use crate::view::NodeView;
 
 /// Delay between a change and its announcement. Without this delay, the announcement of a new term could slow down the
-/// start of its instance.
+/// start of the term's instance.
 const NEWS_AFTER: Duration = Duration::from_millis(10);
 /// Delay if only the link has changed. The link may have ended because the leader released the lease. In that case, the
 /// store should serve the next leader first.

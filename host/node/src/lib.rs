@@ -1,4 +1,4 @@
-//! A node of Baton: everything that takes part in elections, without the process around it.
+//! A node of Baton: the code that takes part in elections, whichever process it runs in.
 //!
 //! - [`node`] starts a node. A host is one node; tests run several in one process.
 //! - [`supervisor`] carries out an elector's decisions, and owns the instance.

@@ -25,7 +25,7 @@ pub fn random(node: &str) -> Result<Random, getrandom::Error> {
     Ok(Random { state: seed(node)?, next })
 }
 
-/// An incarnation: 16 hexadecimal digits, unique to this start of the host.
+/// Returns a new incarnation: 16 hexadecimal digits, unique to this start of the host.
 ///
 /// # Errors
 /// If the system has no random numbers.

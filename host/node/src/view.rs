@@ -36,7 +36,7 @@ pub struct NodeView {
     /// True while this node is drained and its last term is completely over: no instance is running, and there is no
     /// lease to release.
     pub is_drained: bool,
-    /// True while the host shuts down and no instance is running any more.
+    /// True while the host is shutting down and no longer runs an instance.
     pub is_leaving: bool,
     /// True once the store has responded.
     pub has_store: bool,

@@ -5,7 +5,7 @@
 /// process would therefore grow from term to term.
 pub fn keep_one_heap() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: `mallopt` takes only integers, so no pointer must stay valid, and it may be called at any time.
+    // SAFETY: `mallopt` takes only integers, so there is no pointer that must stay valid. It may be called at any time.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
         // 128 KiB is also glibc's initial value. Setting it explicitly stops glibc from raising it, so that large

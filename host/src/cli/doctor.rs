@@ -64,9 +64,9 @@ impl DoctorArguments {
 pub enum Level {
     /// Nothing to do.
     Ok,
-    /// The finding has a cost, but breaks none of Baton's promises.
+    /// The finding degrades service, but breaks none of Baton's guarantees.
     Warning,
-    /// The finding would break one of Baton's promises, or would prevent all nodes from leading.
+    /// The finding would break one of Baton's guarantees, or would prevent all nodes from leading.
     Problem,
 }
 
@@ -101,7 +101,7 @@ impl Finding {
         Self { check, level: Level::Ok, found: found.into(), means: None, remedy: None }
     }
 
-    /// Creates a warning: something that has a cost, but breaks none of Baton's promises.
+    /// Creates a warning: a finding that degrades service, but breaks none of Baton's guarantees.
     pub fn warning(
         check: &'static str,
         found: impl Into<String>,
@@ -111,7 +111,7 @@ impl Finding {
         Self { level: Level::Warning, ..Self::problem(check, found, means, remedy) }
     }
 
-    /// Creates a problem: something that would break one of Baton's promises.
+    /// Creates a problem: a finding that would break one of Baton's guarantees.
     pub fn problem(
         check: &'static str,
         found: impl Into<String>,

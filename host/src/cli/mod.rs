@@ -351,7 +351,7 @@ pub(crate) fn definition() -> clap::Command {
 /// Parses the command line. The first of the `arguments` is the program's name.
 ///
 /// # Errors
-/// [`Stop`] if the arguments or the settings are invalid, or if the arguments request the help or the version.
+/// [`Stop`] if the arguments or the settings are invalid, or if the arguments ask for help or the version.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment) -> Result<Command, Stop> {
     Ok(match Arguments::try_parse_from(with_joined_switches(arguments)).map_err(with_current_name)?.command {
         Subcommand::Run(run) => {

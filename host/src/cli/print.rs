@@ -36,7 +36,7 @@ pub fn print_json(result: &impl Serialize) -> io::Result<()> {
     print_json_again(result).map(drop)
 }
 
-/// Prints a result as JSON, as one of several. Returns false if stdout is closed.
+/// Prints one of several results as JSON. Returns false if stdout is closed.
 pub(super) fn print_json_again(result: &impl Serialize) -> io::Result<bool> {
     // In pretty-printed JSON, line breaks occur only between tokens, so the line breaks need no escaping.
     let json = serde_json::to_string_pretty(result)?;

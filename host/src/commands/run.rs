@@ -366,7 +366,7 @@ impl Host<'_> {
             admin.shutdown();
         }
         telling.end();
-        // If the store hangs, a thread may be blocked forever. Nothing depends on such a thread any more.
+        // If the store hangs, a thread may be blocked forever. Nothing depends on such a thread at this point.
         control.shutdown_background();
         keepers.shutdown_timeout(Duration::from_secs(1));
         result

@@ -1,5 +1,5 @@
-//! Reads `baton.toml`. It uses no derive macro. This way, each value keeps its line number, and the error for a
-//! misspelt key can suggest the most similar valid key.
+//! Reads `baton.toml`. This module uses no derive macro. This way, each value keeps its line number, and the error for
+//! a misspelled key can suggest the most similar valid key.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;

@@ -1,5 +1,5 @@
-//! Detects environment variables whose names are probably misspelt names of settings. Without a warning, the user would
-//! not notice that such a variable has no effect.
+//! Detects environment variables whose names are probably misspelled names of settings. Without a warning, the user
+//! would not notice that such a variable has no effect.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub struct Misspelt {
     pub meant: String,
 }
 
-/// Finds the misspelt variables in the environment. Ignores names that are not similar to a setting, because other
+/// Finds the misspelled variables in the environment. Ignores names that are not similar to a setting, because other
 /// programs may use them: Kubernetes, for example, sets variables with the prefix `BATON_` for a service called
 /// `baton`. Also ignores empty variables, and variables from which a secret is read.
 pub(super) fn misspelt<'a>(around: &Environment, layers: impl Iterator<Item = &'a Layer>) -> Vec<Misspelt> {
@@ -30,7 +30,7 @@ pub(super) fn misspelt<'a>(around: &Environment, layers: impl Iterator<Item = &'
     let strange = around.names().filter(|name| !known.iter().any(|known| known == name) && !used.contains(name));
     strange
         .filter_map(|variable| {
-            // Names in lower case or with hyphens, as in baton.toml, also count as misspelt.
+            // Names in lower case or with hyphens, as in baton.toml, also count as misspelled.
             let typo = variable.to_ascii_uppercase().replace('-', "_");
             let typo = typo.strip_prefix(PREFIX)?;
             // Users rarely mistype the first letter. Without this condition, many short words would match.

@@ -107,7 +107,7 @@ pub struct Config {
     pub file: PathBuf,
     /// The coordinators: at least one, each with a different election.
     pub coordinators: Vec<Coordinator>,
-    /// Variables whose names are probably misspelt settings.
+    /// Variables whose names are probably misspelled names of settings.
     pub misspelt: Vec<Misspelt>,
     rows: Vec<SettingRow>,
     /// The inputs other than the file, for [`Self::again`].
@@ -145,8 +145,8 @@ pub struct Coordinator {
     pub pause: Duration,
     /// The action to take after an instance has finished.
     pub on_done: OnDone,
-    /// Maximum time between an instance's start and its first progress, and from one progress to the next; `None` for
-    /// no limit.
+    /// Maximum time between an instance's start and its first progress report, and between two progress reports; `None`
+    /// for no limit.
     pub stall_after: Option<Duration>,
     /// The probation period: the time for which a new version must run without failing.
     pub probation: Duration,

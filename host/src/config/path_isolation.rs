@@ -1,7 +1,7 @@
 //! Keeps the paths that the host opens out of the coordinators' writable folders.
 //!
-//! The host opens files and folders by path: when it starts or restarts, and for each term. In a folder that a
-//! coordinator may write to, it could replace a file with a link to a file that it may not read, or with a forged
+//! The host opens files and folders by path: when it starts or restarts, and for each term. If a coordinator may write
+//! to a folder, it could replace a file in this folder with a link to a file that it may not read, or with a forged
 //! version of a file that the host trusts. No path that the host opens may therefore pass through such a folder.
 //! Folders are compared by device and inode. Because of bind mounts, they are also compared by their location in the
 //! file system, as shown by the kernel's list of mounts.

@@ -1,4 +1,4 @@
-//! The readers of configurations and of the kernel's list of mounts, which [`crate::untrusted`] lists.
+//! Fuzzing targets that read configurations and the kernel's list of mounts. They are listed in [`crate::untrusted`].
 
 use std::fs::File;
 use std::io::Write as _;

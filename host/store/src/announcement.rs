@@ -14,7 +14,7 @@ use crate::Digest;
 use crate::{LeaseStore, Listed, Listing, ModuleStore as _, ObjectStore, PlainObject};
 use baton_base::clock::{rfc3339, wall};
 
-/// Age of an announcement from which its node may be dead: three times the announcement interval.
+/// Age beyond which an announcement no longer shows that its node is alive: three times the announcement interval.
 pub const SILENT: time::Duration = time::Duration::minutes(3);
 
 /// A node's labels (names and values), for people to read.
@@ -178,16 +178,16 @@ pub async fn withdraw(
     Ok(true)
 }
 
-/// Age of an announcement from which its node counts as permanently dead. A live node announces itself every minute.
+/// Age of an announcement beyond which its node counts as permanently dead. A live node announces itself every minute.
 pub const GONE: time::Duration = time::Duration::hours(24);
 
 /// Withdraws the announcements of dead nodes, under the same condition as [`withdraw`]. Without this, announcements
 /// would pile up as nodes come and go, and each takeover has to read all of them. Returns the number of withdrawn
 /// announcements.
 ///
-/// The caller must have announced its own node just before. An announcement's age is counted back from the newest
-/// announcement, so this machine's clock does not matter. A store that does not record the times of announcements
-/// serves only one machine, so the times in the announcements themselves are used.
+/// The caller must have announced its own node just before this call. An announcement's age is the time from it to the
+/// newest announcement, so this machine's clock does not matter. A store that does not record the times of
+/// announcements serves only one machine, so the times in the announcements themselves are used.
 ///
 /// # Errors
 /// Returns the errors of the store.

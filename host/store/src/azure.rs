@@ -198,8 +198,8 @@ impl LeaseStore for AzureStore {
                 if is_ours(&response.lease_id, id) { Ok(Reply::Done) } else { Err(StoreError::Held) }
             }
             Op::Reclaim { from, id, version } => {
-                // A change of the lease id can be repeated: it succeeds again with the same proposed id. A change does
-                // not extend the lease, so a renewal follows.
+                // Changing the lease id can be repeated: a second request with the same proposed id succeeds, too. The
+                // change does not extend the lease, so a renewal follows.
                 blob.blob_lease_client(azure_id(from)?)
                     .change(ProposedLeaseId::from(azure_id(id)?))
                     .if_match(IfMatchCondition::Match(version.0.clone()))

@@ -42,7 +42,7 @@ impl Default for ChangeNotifier {
 }
 
 impl ChangeNotifier {
-    /// Creates the notifier of a node. The node's readers read at these moments.
+    /// Creates a node's notifier. The node's readers read at the given moments.
     #[must_use]
     pub fn at(moments: Moments) -> Self {
         Self(Arc::new(Ends {

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fstatfs, open, statfs, statx};
 
-/// Returns the type of a file's or folder's file system, if other machines can write to this file system or if that is
-/// unknown.
+/// Returns the type of the file system that contains a file or folder, if other machines can write to that file system,
+/// or if this is unknown.
 ///
 /// # Errors
 /// The operating system's error if the path cannot be opened or examined.
@@ -23,13 +23,13 @@ pub(crate) fn foreign(file: impl AsFd) -> io::Result<Option<String>> {
     if magic != OVERLAYFS {
         return Ok(unless_local(magic));
     }
-    // Writes go to the upper layer of the overlay. If the path of this layer is not visible, as in most containers,
-    // assume that it is on a local disk.
+    // Writes go to the upper layer of overlayfs. If the path of this layer is not visible, as in most containers,
+    // assume that the layer is on a local disk.
     let upper = upper_layer(&file).and_then(|upper| statfs(&upper).ok());
     Ok(upper.and_then(|upper| unless_local(upper.f_type as u32)))
 }
 
-/// Returns the folder to which an overlay writes changes to this file, according to the kernel's mount list.
+/// Returns the folder to which overlayfs writes changes to this file, according to the kernel's mount list.
 fn upper_layer(file: impl AsFd) -> Option<PathBuf> {
     let found = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
     upper_of(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, found.stx_mnt_id)

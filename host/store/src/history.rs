@@ -270,7 +270,7 @@ pub async fn report_terms(
     }
 }
 
-/// Returns the content to write instead of `found`, if it differs, and the problem with `found`, if it is damaged.
+/// Returns the new content, if it differs from `found`. If `found` is damaged, also returns the problem with it.
 fn with(found: Option<&[u8]>, reported: Vec<PastTerm>) -> Result<(Option<Bytes>, Option<HistoryError>), HistoryError> {
     let (mut history, damage) = match found.map(History::decode).transpose() {
         Ok(history) => (history.unwrap_or_default(), None),

@@ -172,7 +172,7 @@ impl LeaseObject {
     }
 }
 
-/// Carries out one request on an election's object, if there is one.
+/// Carries out one request on an election's object. `object` is `None` if the election has no object.
 ///
 /// `elapsed` is a lower bound on the time since the lease's last change. `next` is a version that was never used
 /// before. The answer to a recall or a survey covers only this object, and must be [completed](Reply::completed). If

@@ -281,7 +281,7 @@ struct State {
     objects: BTreeMap<ElectionName, Object>,
     versioned: BTreeMap<(VersionedObject, ElectionName), (Version, Bytes)>,
     held_writes: Vec<Write>,
-    /// The objects, each with the time at which it was put.
+    /// The objects, each with the time at which it was stored.
     plain: BTreeMap<PlainObject, (Duration, Bytes)>,
     versions: u64,
     faults: VecDeque<Fault>,

@@ -8,13 +8,13 @@ use time::OffsetDateTime;
 
 use crate::{Digest, Listing, ObjectStore, PlainObject, Reading, VersionedObject};
 
-/// Number of announcements that a caller should read at the same time.
+/// Number of announcements that a caller should read concurrently.
 pub const ANNOUNCEMENTS_AT_ONCE: usize = 32;
 
 pub(crate) const LONGEST_ANNOUNCEMENT: u64 = 64 << 10;
 
-/// Requests for modules, control objects and announcements. An [`ObjectStore`] carries them out, and they return its
-/// errors.
+/// Requests for modules, control objects and announcements, which an [`ObjectStore`] carries out. All errors come from
+/// that store.
 #[async_trait]
 pub trait ModuleStore: ObjectStore {
     /// Reads an election's control object, unless it still has the version `known`.

@@ -111,8 +111,8 @@ pub trait ObjectStore: Send + Sync {
     /// Returns the elections that have this kind of object, sorted.
     async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, StoreError>;
 
-    /// Writes an object, replacing any earlier content. If the object is a module that already exists, only sets the
-    /// time of its last put to now, because the caller is about to refer to the module.
+    /// Writes an object, replacing any earlier content. If the object is a module that already exists, only updates the
+    /// time of its last put, because the caller is about to refer to the module.
     async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), StoreError>;
 
     /// Returns the first `limit` bytes of an object, if it exists. To find out if the object is larger than some limit,

@@ -7,8 +7,8 @@ use baton_election::{ElectionName, Record, StoreError, Version};
 /// or [`StoreError::Misconfigured`].
 #[async_trait]
 pub trait OperatorStore: Send + Sync {
-    /// Writes a record without a lease id or a version, as other clients can. If the lease is expired or broken, this
-    /// makes the lease free.
+    /// Writes a record without a lease id or a version, as clients other than Baton can. If the lease is expired or
+    /// broken, this makes the lease free.
     ///
     /// # Errors
     /// [`StoreError::Lost`] while a client holds the lease, or if there is no such election.

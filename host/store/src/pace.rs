@@ -13,8 +13,8 @@ const TRY: Duration = Duration::from_secs(4);
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// Number of failed attempts after which the request is given up.
 const TRIES: u32 = 10;
-/// Age from which an edit is not retried any more. Commands wait 10 s for an answer. With this limit, an edit ends
-/// before that, including its last attempt, so the user sees the store's error instead of a timeout.
+/// Age after which an edit is not retried. Commands wait 10 s for an answer. With this limit, an edit ends before that,
+/// including its last attempt, so the user sees the store's error instead of a timeout.
 const LONGEST_EDIT: Duration = Duration::from_secs(5);
 
 /// Makes one attempt. If the attempt takes too long, its outcome is unknown.

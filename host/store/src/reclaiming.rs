@@ -14,7 +14,7 @@
 //!   fresh id before it sends the request. So if this host dies as well, the next host can still reclaim the lease.
 //! - When a holder releases its lease, it removes its note while it marks the record as released, before the release
 //!   itself. If the note cannot be removed, the mark makes the note useless.
-//! - A note does not count if the record has no holder, or names another incarnation than the note.
+//! - A note does not count if the record has no holder, or if it names a different incarnation than the note does.
 //! - No request waits for a slow disk: notes are written and removed while the request to the store is under way. If
 //!   the disk does not respond in time, there is no note, and the host's death cannot be detected. If a host is killed
 //!   after it has acquired a lease but before its note is written, other hosts must wait for the lease to expire.

@@ -61,12 +61,12 @@ const LEASES_BUSY: Duration = Duration::from_millis(100);
 /// than the 2 s after which a standby's recall times out, so that the error that names the lock's holder comes first.
 const STATES_BUSY: Duration = Duration::from_millis(1500);
 
-/// The same timeout for requests for control objects, steering objects and history. These objects have many readers and
-/// few writers.
+/// Timeout for a request for control objects, steering objects or history that waits for another client's transaction.
+/// These objects have many readers and few writers.
 const CONTROL_BUSY: Duration = STATES_BUSY;
 
-/// The same timeout for modules. On a slow disk, another client may need this long to write a large module. Commands
-/// have an even longer timeout, so that they can report this error.
+/// Timeout for a request for modules that waits for another client's transaction. On a slow disk, another client may
+/// need this long to write a large module. Commands have an even longer timeout, so that they can report this error.
 const MODULES_BUSY: Duration = Duration::from_secs(8);
 
 pub use super::url::SQLITE_LEASE_RANGE as LEASE_RANGE;
@@ -192,8 +192,8 @@ impl SqliteStore {
         Arc::clone(&self.shared.module_lane)
     }
 
-    /// Returns the lane shared by the announcements of all elections. A host reads many announcements at once, and
-    /// these reads must not delay lease requests.
+    /// Returns the lane that the announcements of all elections share. A lane limits the number of concurrent requests:
+    /// a host reads many announcements at once, and these reads must not delay lease requests.
     fn announcement_lane(&self) -> Arc<Semaphore> {
         Arc::clone(&self.shared.announcement_lane)
     }
@@ -355,7 +355,7 @@ impl Databases {
     }
 
     /// Returns the lease id and the lock file to write in the holder's note, if `op` writes the record of this host's
-    /// own term. The note says that the lease ends with this incarnation. A holder that is still waiting for another
+    /// own term. The note says that this incarnation holds the lease. A holder that is still waiting for another
     /// instance to end has not begun a term, so it writes no note.
     fn noted_for(&self, op: &Op) -> Option<(LeaseId, &LockFileId)> {
         let place = self.witness.as_ref()?.own.place();
@@ -401,7 +401,7 @@ impl Databases {
     ) -> Step<T> {
         let (before, stamp) = row::load(db, election)?.unzip();
         // Read the clock inside the transaction. Otherwise, a transaction that had to wait for the lock could replace a
-        // newer stamp by an older one.
+        // newer stamp with an older one.
         let now = self.boot.now();
         let elapsed = match (&before, &stamp) {
             (Some(row), Some(stamp)) => self.elapsed(election, row, stamp, now),

@@ -1,4 +1,4 @@
-//! Answers that a node's admin endpoint gives to probes, load balancers and metric scrapers while the node's state
+//! The answers of a node's admin endpoint to probes, load balancers and metric scrapers, while the node's state
 //! changes.
 
 use std::collections::HashSet;
@@ -302,8 +302,8 @@ fn effects(kind: &str, result: &str) -> String {
     series("baton_effects_total", &format!("kind=\"{kind}\",result=\"{result}\""))
 }
 
-/// Freezes the threads that would end the instance, both in the host and in the runners. So only the gate can stop the
-/// instance's effects.
+/// Freezes the threads that would end the instance, both in the host and in the runners. Only the gate is then left to
+/// stop the instance's effects.
 #[test]
 fn effects_after_deadline_are_counted_as_refused() {
     let fleet = Fleet::new(Store::sqlite());
@@ -398,8 +398,8 @@ fn host_is_not_live_when_control_threads_hang() {
     freeze(&beta, "control");
     let supervisor = format!("the supervisor of {ELECTION} has made no progress for ");
     let names = ["the control runtime has made no progress for ", &supervisor];
-    // Each thread's delay is measured from that thread's last beat. So the probe may name one of the two threads up to
-    // a second before the other.
+    // Each thread's delay is measured from the last time that the thread made progress. So the probe may name one of
+    // the two threads up to a second before the other.
     until("/livez to name both", || {
         let answer = at.ask_until("/livez", 503);
         let lines: Vec<&str> = answer.body.lines().collect();
@@ -443,7 +443,8 @@ fn hung_leader_is_not_reported_after_its_deadline() {
     let at = Endpoint::of(&alpha);
     let path = format!("/leader/{ELECTION}");
     at.ask_until(&path, 200);
-    // The host cannot renew its lease, so it ends itself soon after the deadline. The loop sends requests until then.
+    // The host cannot renew its lease, so it ends itself soon after the deadline. Until then, the loop below sends
+    // requests.
     freeze(&alpha, "control");
     let mut last = 200;
     while let Ok(mut stream) = TcpStream::connect(at.0) {
@@ -506,7 +507,7 @@ fn probes_are_answered_despite_held_connections_and_garbage() {
     let fleet = Fleet::new(Store::sqlite());
     let (mut node, term) = fleet.leader("alpha");
     let at = Endpoint::of(&node);
-    // The test keeps about 500 connections open on its side, although the host closes most of them on its own side.
+    // The test keeps its ends of about 500 connections open, although the host closes its own ends of most of them.
     let mut held = Vec::new();
     for number in 0..CONNECTIONS {
         let Ok(mut stream) = TcpStream::connect(at.0) else { continue };

@@ -296,8 +296,9 @@ fn command_fails_when_it_returns_error() {
     assert!(ended.text("message").contains("error status"), "{ended:?}");
 }
 
-/// A runner rehearses the start of an instance before its term, but without the module's start function. This module's
-/// start function never returns. If a rehearsal ran the start function, the host would abandon the rehearsal after 2 s.
+/// A runner rehearses the start of an instance before the term begins, but does not run the module's start function in
+/// the rehearsal. This module's start function never returns. If a rehearsal ran the start function, the host would
+/// abandon the rehearsal after 2 s.
 #[test]
 fn start_function_runs_only_in_a_term() {
     let text = r#"(component

@@ -89,8 +89,8 @@ fn signature_without_write_is_reported_once_and_node_waits() {
     fleet.check_promises();
 }
 
-/// A node that cannot list announcements does not know whether this is the first term. So it waits as long as it would
-/// for the lease of a previous term to expire.
+/// A node that cannot list announcements does not know whether this is the first term. So it waits as long as if there
+/// had been a previous term whose lease must expire first.
 #[test]
 fn signature_without_list_waits_for_previous_lease() {
     let fleet = Fleet::new(Store::azurite());

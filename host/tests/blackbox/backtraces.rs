@@ -7,8 +7,8 @@ use crate::store::Store;
 #[test]
 fn recursive_function_is_named_once_in_backtrace() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Recurses);
-    // The host does not pass this variable to its compiler process, but must still accept the code that this process
-    // compiles.
+    // The host does not pass this variable to its compiler process, but must still accept the code that the compiler
+    // process produces.
     let node = fleet.launch("alpha").env("WASMTIME_BACKTRACE_DETAILS", "1").start();
     let ended = node.after(0, "ended");
     let message = ended.text("message");

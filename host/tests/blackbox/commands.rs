@@ -250,8 +250,8 @@ fn sockets_of_other_processes_do_not_delay_status() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Beats);
     let _node = fleet.node("alpha");
     fleet.beat_above(0);
-    // These sockets' names look like the names of hosts' sockets and sort before them. The backlogs are full, and no
-    // process accepts connections.
+    // The names of these sockets look like those of hosts' sockets, but come first in the sort order. The sockets'
+    // backlogs are full, and no process accepts connections.
     let user = rustix::process::geteuid().as_raw();
     let full: Vec<_> = (0..20)
         .map(|n| {

@@ -36,8 +36,8 @@ fn peak(node: &Node) -> u64 {
     runners.chain([node.pid().to_string()]).map(peak).sum()
 }
 
-/// Runs a guest that hoards `what` and then rests. Returns the event that reports that the guest rests or has ended,
-/// and the node's peak memory in bytes.
+/// Runs a guest that hoards `what` and then rests. Returns the event with the outcome (the guest rests, or its instance
+/// has ended), and the node's peak memory in bytes.
 fn hoard(fleet: &Fleet, what: &str) -> (Event, u64) {
     let (node, _server) = start(fleet, what, "rest");
     let ended = node.event(what, |event| event.name == "ended" || event.text("line") == "rests");
@@ -57,7 +57,7 @@ fn start(fleet: &Fleet, what: &str, then: &str) -> (Node, Server) {
     let server = Server::start(|request| {
         let (fields, body) = match request.path() {
             "/no-body" => (90, 0),
-            // The head and the body together fit into one read.
+            // This answer's head and body are so short that the host reads them together.
             "/some" => (3, 60_000),
             _ => (90, 1 << 20),
         };

@@ -1,4 +1,4 @@
-//! Changes of the leader. The old leader dies, hands off, is paused, or loses its lease.
+//! Changes of leader: the old leader dies, hands off, is paused, or loses its lease.
 
 use std::time::Duration;
 

@@ -150,8 +150,8 @@ fn linked_standby_rarely_reads_and_takes_over_at_hand_off() {
     fleet.check_promises();
 }
 
-/// A leader without listeners sends no hints, and its next renewal may be up to 10 s away. So it must report its last
-/// renewal as soon as a listener connects.
+/// A leader without listeners sends no hints, and its next renewal may be up to 10 s away. So as soon as a listener
+/// connects, the leader must report its last renewal.
 #[test]
 fn new_listener_learns_of_last_renewal_at_once() {
     let fleet = Fleet::new(Store::sqlite());
@@ -187,8 +187,8 @@ fn new_listener_learns_of_last_renewal_at_once() {
     fleet.check_promises();
 }
 
-/// While no node leads, there are no links. No host can then tell the others that the suspension is over, so the
-/// command itself must send a hint to every host.
+/// While no node leads, there are no links, so no host can tell the others that the suspension is over. The command
+/// itself must therefore send a hint to every host.
 #[test]
 fn command_sends_a_hint_to_every_host_of_its_machine() {
     let fleet = Fleet::new(Store::sqlite());
@@ -435,7 +435,7 @@ fn lies_in_the_leaders_name_cause_reads_and_no_takeover() {
     keeps_leading(&fleet, &alpha, term);
     let status = fleet.status();
     assert_eq!((status["term"].as_u64(), status["lease"].as_str()), (Some(term), Some("held")), "{status}");
-    // When alpha dies, beta must still take over. The lies about high terms must not have raised beta's term.
+    // When alpha dies, beta must still take over. The false reports of high terms must not have raised beta's term.
     alpha.signal(Signal::KILL);
     let next = beta.after(term, "elected").term;
     assert!(next > term && next < 1 << 40, "no lie has raised {next}");
@@ -456,7 +456,7 @@ fn election_works_without_links() {
     assert_eq!(next.from, "beta");
     let events = fleet.journal.events();
     assert!(!events.iter().any(|event| event.is_linked()), "{events:?}");
-    // A host that cannot create the folder runs without links.
+    // A host that cannot create the folder for its links' sockets runs without links.
     let bare = Fleet::new(Store::sqlite());
     std::fs::create_dir_all(bare.store.folder()).expect("the store's folder");
     std::fs::write(folder(&bare), "").expect("a file instead of the folder");

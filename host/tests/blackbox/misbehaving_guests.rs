@@ -82,8 +82,8 @@ fn dropped_lines_are_reported_once_a_second() {
         events.iter().filter(is_count).cloned().collect()
     };
     let counts = fleet.journal.wait("eight counts", |events| Some(dropped(events)).filter(|counts| counts.len() >= 8));
-    // The flood began after the election. The host reports the first count at once, and then one count per second. So 8
-    // counts take at least 7 s. The check allows for some tolerance.
+    // The flood began after the election. The host reports the first count of dropped lines at once, and then one count
+    // per second. So 8 counts take at least 7 s. The check allows for some tolerance.
     let seconds = (counts[7].ts - node.after(0, "elected").ts).whole_seconds();
     assert!(seconds + 2 >= 8, "8 counts within {seconds} s: {counts:?}");
     assert!(counts.iter().all(|event| event.fields["lines"].as_u64() > Some(0)), "{counts:?}");
@@ -178,7 +178,7 @@ fn unread_log_costs_only_lines(fleet: Fleet) {
 }
 
 /// The host's log writer blocks on a full pipe when the store is cut off. If the host waited for the writer, it could
-/// not kill its instance by 0.93 D, and would have to end itself.
+/// not kill its instance by 0.93 D (D is the duration of the lease), and would have to end itself.
 fn unread_log_does_not_delay_kill(fleet: Fleet) {
     let fleet = fleet.with(Guest::FloodsThenLoops);
     // The host would report the address of its endpoint in the log, but this test does not read the log. So the test

@@ -80,8 +80,8 @@ fn docs_show_the_template_of_baton_new() {
     let (_, functions) = program.split_once("\nasync fn run").unwrap();
     assert!(read("docs/tutorial.md").contains(functions), "copy its functions into docs/tutorial.md");
 
-    // The README contains a smaller example. It is also the first example in the SDK's documentation, where it is
-    // compiled.
+    // The README contains a smaller example. The same code is the first example in the SDK's documentation, where
+    // doctests compile it.
     let readme = read("README.md");
     let (_, rust) = readme.split_once("```rust\n").unwrap();
     let (example, _) = rust.split_once("```\n").unwrap();

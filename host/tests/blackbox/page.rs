@@ -300,7 +300,8 @@ fn page_fits_phones_and_large_screens_in_light_and_dark() {
     fleet.check_promises();
 }
 
-/// A script that returns all texts with too little contrast to their background, calculated as WCAG 2.2 defines it.
+/// A script that returns all text whose contrast with its background is too low. Calculates the contrast as WCAG 2.2
+/// defines it.
 const CONTRASTS: &str = "(() => {
   const parts = (color) => color.match(/[\\d.]+/g).map((part, at) => part * (color.startsWith('color(') && at < 3 ? 255 : 1));
   const light = (color) => {

@@ -353,7 +353,7 @@ fn false_leader_in_the_store_causes_reads_and_no_takeover() {
     keeps_leading(&fleet, &alpha, term);
     let status = fleet.status();
     assert_eq!((status["term"].as_u64(), status["lease"].as_str()), (Some(term), Some("held")), "{status}");
-    // When alpha dies, beta must still take over. The lies about high terms must not have raised beta's term.
+    // When alpha dies, beta must still take over. The false reports of high terms must not have raised beta's term.
     alpha.signal(Signal::KILL);
     let next = beta.after(term, "elected").term;
     assert!(next > term && next < 1 << 40, "no lie has raised {next}");

@@ -1,5 +1,4 @@
-//! Publishing of modules, as operators and their pipelines do it. Pushes run concurrently, and may be killed at any
-//! moment.
+//! Publishes modules as operators and their pipelines do. Pushes run concurrently, and may be killed at any moment.
 
 #![allow(clippy::disallowed_methods, reason = "the duration of a push only spreads the moments at which it is killed")]
 
@@ -437,7 +436,7 @@ const DONE: &str = r#"(component
   (export "wasi:cli/run@0.2.0" (instance $exported))
 )"#;
 
-/// Returns a text in the format of a minisign signature, with this trusted comment.
+/// Returns text in the format of a minisign signature, with this trusted comment.
 fn signature(comment: &str) -> String {
     let signature = [b"ED".as_slice(), &[7; 8 + 64]].concat();
     let (signature, global) = (base64::encode(signature), base64::encode([7; 64]));

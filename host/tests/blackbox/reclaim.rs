@@ -127,7 +127,8 @@ fn live_leader_is_fenced_off_when_its_clone_reclaims() {
     let beta = beta.env("BATON_CACHE", &format!("{clone}/cache")).start();
     let took = beta.event("to take over", |event| event.name == "reclaimed");
     assert_eq!((took.text("from"), took.text("incarnation")), ("alpha", incarnation.as_str()), "{took:?}");
-    // The old holder's next renewal follows within D/6, and the store refuses it.
+    // The old holder tries to renew its lease within a sixth of the lease's duration, and the store refuses the
+    // renewal.
     let lost = alpha.event("to lose its lease", |event| event.name == "leadership_lost");
     assert_eq!(lost.term, term, "{lost:?}");
     let ended = alpha.event("its end", |event| event.name == "ended" && event.term == term);

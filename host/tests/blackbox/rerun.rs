@@ -118,7 +118,7 @@ fn rerun_is_refused_when_lease_has_no_time_limit(fleet: Fleet) {
 
 fn rerun_changes_nothing_when_election_is_not_finished(fleet: Fleet) {
     let (alpha, term) = fleet.leader("alpha");
-    // Ignores the instance's usage, because it changes constantly.
+    // Ignores the instance's resource usage, because it changes constantly.
     let lease = || {
         let mut status = status_with_lease(&fleet, "held");
         status["usage"].take();

@@ -176,7 +176,8 @@ fn ends_at_its_deadline(stop: impl FnOnce(&Node)) {
 }
 
 /// Asks a host how much time is left until its deadline, and then stops the host with SIGSTOP. Returns how long after
-/// that deadline the runner ended. The result may be too high by the duration of the request, but is never too low.
+/// that deadline the runner ended. The result may be too high, by at most the duration of the request, but is never too
+/// low.
 fn ends_late_by() -> time::Duration {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Loops);
     let mut node = fleet.launch_with("alpha", &[("--lease", "4s")]).start();

@@ -309,7 +309,7 @@ impl Store {
         self.azure(async |container, _| container.create().await.expect("the container is created"));
     }
 
-    /// Opens a connection to the file of the leases. The connection waits while a host locks the file.
+    /// Opens a connection to the lease database. The connection waits while a host locks the file.
     fn open(&self) -> Connection {
         Self::connection(&self.lease_file())
     }

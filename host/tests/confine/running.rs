@@ -191,7 +191,7 @@ pub const NEVER: &[Attempt] = &[
             sin_zero: [0; 8],
         };
         let size = libc::socklen_t::try_from(size_of_val(&to)).map_err(io::Error::other)?;
-        // SAFETY: the byte and the address outlive the call, and have the sizes that it receives.
+        // SAFETY: the byte and the address outlive the call, and have the sizes that are passed to it.
         match unsafe { libc::sendto(connection.as_raw_fd(), c"x".as_ptr().cast(), 1, 0, (&raw const to).cast(), size) }
         {
             1 => Ok(()),

@@ -2,8 +2,7 @@
 //!
 //! The nodes run on one machine, so the standby notices the leader's death and takes over before the lease expires.
 //! Even then, the dead leader's last effects must precede its successor's first effects. The test kills the host, the
-//! runner, or both, in either order. The receiver accepts all effects, and `judge.rs` compares the kernel's time
-//! stamps.
+//! runner, or both, in either order. The receiver accepts all effects, and `judge.rs` compares the kernel's timestamps.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -219,8 +218,8 @@ impl Fleet {
             Point::Renewal => std::thread::sleep(LEASE / 6 - Duration::from_millis(150)),
         }
         std::thread::sleep(case.after);
-        // If only the runner should die, but no runner has started yet, no process dies. The elected term then
-        // continues, and its first effect ends the wait below.
+        // If only the runner should die, but no runner has started yet, no process dies. The term that began with the
+        // last election then continues, and its first effect ends the wait below.
         let before = if case.dies == Dies::Runner { self.latest() } else { self.latest().max(self.elected_term()) };
         let died = now();
         self.log().note(&format!("{case}: {}", NAMES[leader]));

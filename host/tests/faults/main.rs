@@ -10,8 +10,8 @@
 //! - an operator pushes another version
 //!
 //! The faults come in bursts, which the test generates from a seed. The test prints the seed. To inject the same faults
-//! again, pass it as `SEED=`; only the machine's timing then differs. The test orders all effects by the kernel's time
-//! stamps (`kernel.rs`) and checks them as they arrive (`judge.rs`):
+//! again, pass it as `SEED=`; only the machine's timing then differs. The test orders all effects by the kernel's
+//! timestamps (`kernel.rs`) and checks them as they arrive (`judge.rs`):
 //!
 //! - No effect of a lower term arrives after an effect of a higher term. The only exception is a write that a SIGSTOP
 //!   interrupted.
@@ -163,8 +163,8 @@ struct Run {
     links: Links,
     operator: Operator,
     due: Vec<(Instant, FollowUp)>,
-    /// One entry per node. While the node shuts down, its entry holds the time for which the node then stays down, and
-    /// the timeout for the shutdown.
+    /// One entry per node. While a node shuts down, its entry holds the time for which the node will stay down
+    /// afterwards, and the timeout for the shutdown.
     ending: Vec<Option<(Duration, Patience)>>,
     /// The number of injected faults, and the number of faults that could not be injected, for each kind of fault.
     kinds: BTreeMap<&'static str, (usize, usize)>,

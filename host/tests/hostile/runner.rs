@@ -30,7 +30,7 @@ pub fn granted(host: u32) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("hostile-{host}"))
 }
 
-/// Numbers of the variants of `FromRunner`, in the order of their declaration.
+/// The numbers that encode the variants of `FromRunner`. Variants are numbered in the order of their declaration.
 mod says {
     pub const READY: u8 = 0;
     pub const FAILED: u8 = 1;
@@ -47,7 +47,7 @@ mod says {
     pub const ENDED: u8 = 13;
 }
 
-/// Numbers of variants of `How`, in the order of their declaration.
+/// The numbers that encode two variants of `How`. Variants are numbered in the order of their declaration.
 const DONE: u8 = 0;
 const UNABLE: u8 = 4;
 
@@ -171,8 +171,8 @@ fn done(answer: libc::c_long) -> io::Result<()> {
 }
 
 impl Runner {
-    /// Returns a variable of the instance. The start message contains the variable's name and value, each with its
-    /// length before it.
+    /// Returns a variable of the instance. The start message contains the variable's name and value, each preceded by
+    /// its length.
     fn variable(&self, name: &str) -> String {
         let name = text(name);
         let at = self.start.windows(name.len()).position(|part| part == name).expect("a variable") + name.len();

@@ -17,8 +17,8 @@ eventually() {
   done
 }
 
-# True if a command prints a text to stdout. Errors do not count, because the error "the store is busy" quotes the other
-# process's command line, which may contain the text.
+# True if a command prints certain text to stdout. Errors do not count, because the error "the store is busy" quotes the
+# other process's command line, which may contain the text.
 shows() {
   text=$1
   shift

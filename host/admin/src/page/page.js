@@ -39,8 +39,8 @@
   }
   const wrongToken = () => `This token is wrong: ${me || 'the node'} did not accept it. The token is in the file of --admin-token-file.`;
   const bearer = (given, more = {}) => (given ? { ...more, Authorization: `Bearer ${given}` } : more);
-  // Throws if the answer is an error. If the node no longer accepts the token, forgets the token, and the banner says
-  // so.
+  // Throws if the answer is an error. If the node no longer accepts the token, also forgets the token and says so in
+  // the banner.
   async function check(answer, used) {
     if (answer.ok) return answer;
     if (answer.status === 401 && used && used === token) {
@@ -135,7 +135,8 @@
   const short = (digest) => (digest ? hex(digest) : '–');
   const firstLine = (text) => String(text ?? '').split('\n')[0].trim();
 
-  // A color for each node, chosen by the node's name. If another node already has that color, the next free one.
+  // A color for each node, chosen by the node's name. If another node already has that color, the node gets the next
+  // free one.
   const hues = new Map();
   function hue(name) {
     if (!hues.has(name)) {
@@ -278,8 +279,8 @@
   // The state that determines an election's color. A finished election needs no leader.
   const has = (leader, none) => (leader ? 'yes' : none.kind === 'finished' ? 'finished' : 'no');
 
-  // The time at which the leader began to lead: from the history if possible, otherwise from the events, otherwise as
-  // this page saw it.
+  // The time at which the leader began to lead: from the history if possible, otherwise from the events, otherwise from
+  // what this page has seen.
   function leadsSince(one, leader) {
     const [current] = terms;
     if (current?.node === leader && !current.ended && current.term >= one.term) {
@@ -471,7 +472,7 @@
   // Places the parts on a linear scale. Widens parts that would be too narrow, and moves the parts after them.
   function place(parts, start, stop, room) {
     const least = parts.reduce((sum, part) => sum + LEAST[part.kind], 0);
-    // More than the minimum width, so that lengths can be compared. If the parts do not fit, the timeline scrolls.
+    // Use more than the minimum width, so that lengths can be compared. If the parts do not fit, the timeline scrolls.
     const width = Math.max(room, 1.6 * least);
     const x = (at) => ((Math.max(at, start) - start) / (stop - start)) * width;
     let edge = 0;
@@ -792,8 +793,8 @@
     show($('ask-error'), Boolean(text));
   }
 
-  // Lists the versions to choose from. If the user chooses none, the node takes the newest other version that was not
-  // rejected.
+  // Lists the versions to choose from. If the user chooses none, the node rolls back to the newest other version that
+  // was not rejected.
   async function listVersions(asked) {
     const newest = (which) => make('option', { value: '' }, `newest other that was not rejected${which}`);
     const list = $('ask-digest');

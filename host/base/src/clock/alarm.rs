@@ -11,7 +11,7 @@ use rustix::time::{
     timerfd_settime,
 };
 
-/// Longest remaining time that may be waited for at once, without checking the clocks in between.
+/// Longest remaining time for which a single wait is enough. During a longer wait, the clocks are checked in between.
 const CLOSE: Duration = Duration::from_millis(50);
 
 /// Wakes its thread at a given time on the boot clock. The time is right even if the process was stopped or the machine

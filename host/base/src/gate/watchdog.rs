@@ -32,8 +32,8 @@ use crate::doorbell::Doorbell;
 const LONGEST: Duration = Duration::from_secs(5);
 
 /// Longest sleep if the kernel does not report clock steps, or if a pause that is too short to be noticed ([`PAUSED`])
-/// could last from the deadline to the end of the instance's time. The sleep is then a quarter of the time between
-/// these two, but at least [`CLOSELY`] and at most this.
+/// could last from the deadline until the instance must be gone. In these cases, the sleep is a quarter of the time
+/// between those two moments, but at least [`CLOSELY`] and at most this value.
 const LONGEST_UNTOLD: Duration = Duration::from_millis(500);
 
 /// Shortest sleep before the deadline, and the interval of checks after it.
@@ -104,7 +104,7 @@ impl Words {
         }
     }
 
-    /// Has the users of timers notified that the timers have missed time.
+    /// Tells the speaker thread to notify the users of timers that the timers have missed time.
     fn have_missed(&self, speaker: &Thread) {
         self.missed.store(true, Ordering::Release);
         speaker.unpark();
@@ -136,9 +136,8 @@ impl Watched {
 }
 
 impl Watchdog {
-    /// Starts the watchdog. If an instance outlives its time, the watchdog has `last_words` called on a separate
-    /// thread, with the reason and a time limit. The watchdog ends the process when `last_words` has returned or the
-    /// time limit has passed.
+    /// Starts the watchdog. If an instance outlives its time, a separate thread calls `last_words` with the reason and
+    /// a time limit. The watchdog ends the process when `last_words` has returned or the time limit has passed.
     ///
     /// # Errors
     /// Fails if the system has no threads or descriptors left.
@@ -281,8 +280,8 @@ enum Look {
     Overdue(Duration),
 }
 
-/// Checks the gates at `now`. The check was planned for `planned`. If `is_told` is true, the alarm reports clock steps,
-/// so the watchdog may sleep longer.
+/// Checks the gates at `now`. The check was planned for the time `planned`. If `is_told` is true, the alarm reports
+/// clock steps, so the watchdog may sleep longer.
 fn look(gates: &[Arc<Gate>], planned: Time, now: Time, is_told: bool) -> Look {
     if now.since(planned) > PAUSED {
         gates.iter().for_each(|gate| gate.wakes(now));

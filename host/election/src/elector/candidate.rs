@@ -29,17 +29,17 @@ pub(super) struct Standby {
     last_poll: Option<Time>,
     /// True if a hint has arrived since the last read.
     is_hinted: bool,
-    /// The time of the next read after a hint, if such reads come at a steady rate of one per [`HINTED_POLL`]. A burst
-    /// of up to [`HINTED_AT_ONCE`] reads may come earlier.
+    /// The time at which the next read after a hint is due, at the steady rate of one read per [`HINTED_POLL`]. In a
+    /// burst, up to [`HINTED_AT_ONCE`] reads may come earlier.
     next_hinted: Time,
-    /// True if the last read showed that the holder is dead, at a time when this node could not lead.
+    /// True if, at the last read, the holder was dead and this node could not lead.
     was_unable: bool,
-    /// The delay that the next read may have while the leader announces its renewals.
+    /// The permitted delay of the next read, set while the leader announces its renewals.
     slack: Option<PollDelay>,
     pending: Option<Pending>,
     asked: StandbyRequest,
     failures: u32,
-    /// The last report about the election. The same report is not sent again.
+    /// The last report about the election. It is kept so that the same report is not sent again.
     said: Option<LastReport>,
 }
 
@@ -47,8 +47,8 @@ pub(super) struct Standby {
 struct PollDelay {
     /// The latest time for the next read.
     until: Time,
-    /// A random delay before the read that follows if the leader's last renewal is too old. It keeps the standbys from
-    /// all reading at the same time.
+    /// A random delay before the read that this node makes once the leader's last renewal is too old. The delay keeps
+    /// the standbys from all reading at the same time.
     spread: Duration,
 }
 
@@ -56,9 +56,10 @@ struct PollDelay {
 enum StandbyRequest {
     #[default]
     Reading,
-    /// Reads the highest term in the store. The node then acts on this snapshot, which it has already read.
+    /// Reads the highest term in the store. The node then acts on the snapshot in this variant, which it has already
+    /// read.
     Recall(Snapshot),
-    /// Combines a read and a recall, because the holder is giving up the lease.
+    /// Reads the lease, the record and the highest term in a single request, because the holder is giving up the lease.
     Survey,
     Create,
 }
@@ -75,7 +76,8 @@ enum LastReport {
 pub(super) struct AcquireBasis {
     version: Version,
     pub(super) record: Option<Record>,
-    /// The reason why another instance may still be running after the acquire; `None` if no instance can be.
+    /// The reason why another instance may still be running when this node gets the lease; `None` if there can be no
+    /// such instance.
     pub(super) unclear: Option<UncertainHolder>,
     pub(super) way: AcquireMode,
 }
@@ -106,7 +108,7 @@ impl AcquireMode {
 /// The reason why another instance may still be running.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct UncertainHolder {
-    /// The time to wait for the other instance to end, as far as this node knows.
+    /// The time to wait for the other instance to end. As far as this node knows, the instance has ended by then.
     pub(super) wait: Duration,
     pub(super) reason: &'static str,
     /// True once this node has read the highest term in the store. Until then, there may be a term that this node does
@@ -215,8 +217,8 @@ impl Standby {
                     self.pending = Some(context.request(Op::Recall, STANDBY_TIMEOUT));
                 }
             }
-            // The survey found the version of the steering object that the host has read, so this node's eligibility is
-            // up to date.
+            // The survey found the same version of the steering object that the host has already read, so this node's
+            // eligibility is up to date.
             (StandbyRequest::Survey, Ok(Reply::Surveyed { read, term, steering }))
                 if context.knows_steering(steering.as_ref()) =>
             {
@@ -225,11 +227,11 @@ impl Standby {
                 if let Some(opening) = self.has_read(context, read, Duration::ZERO) {
                     return self.recalled(context, opening, term);
                 }
-                // Note the term even if this node does not act on the survey.
+                // Remember the term even if this node does not act on the survey.
                 context.memory.note_recalled(term);
             }
-            // Fall back to a separate read and recall, so that each reports its own error. During a recall, the host
-            // also reads the operators' commands.
+            // Instead of the survey, send a read and a recall (which reads the highest term) separately, so that each
+            // reports its own error. During a recall, the host also reads the operators' commands.
             (StandbyRequest::Survey, _) => self.next_poll = context.time(),
             (StandbyRequest::Recall(snapshot), Ok(Reply::Term(term))) => {
                 return self.recalled(context, snapshot, term);
@@ -288,7 +290,7 @@ impl Standby {
             self.next_poll = context.time() + context.jittered(POLL);
             return None;
         }
-        // This node does not request the lease now, so earlier refusals and failed recalls no longer count.
+        // This node does not request the lease now, so forget earlier refusals and failures to read the highest term.
         context.refused = 0;
         context.memory.unrecalled_since = None;
         context.store_is_back();
@@ -309,9 +311,10 @@ impl Standby {
         self.failures += 1;
     }
 
-    /// Requests the lease or creates the object, after the recall has succeeded or has been given up.
+    /// Requests the lease or creates the object. By now, this node has read the highest term in the store, or has given
+    /// up trying to read it.
     fn contend(&mut self, context: &mut Context, snapshot: Snapshot, is_recalled: bool) -> Option<Role> {
-        // The versions to serve may have changed during the recall.
+        // The versions to serve may have changed while this node was reading the highest term.
         if !may_contend(context, &snapshot) {
             self.next_poll = context.time() + context.jittered(POLL);
             return None;
@@ -526,9 +529,9 @@ pub(super) struct Acquiring {
     started: Time,
     next_try: Time,
     pending: Option<Pending>,
-    /// True if an attempt had an unknown outcome, so that this node may hold the lease under `id`.
+    /// True if the outcome of an attempt is unknown, so this node may already hold the lease under `id`.
     in_doubt: bool,
-    /// True if the host may withhold the first attempt, until that attempt is sent.
+    /// True until the first attempt is sent, if the host may withhold that attempt.
     within_quota: bool,
 }
 

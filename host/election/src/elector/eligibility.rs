@@ -40,7 +40,7 @@ enum CededLease {
     },
 }
 
-/// The decision on a request for a lease that looks free.
+/// The decision whether to request a lease that looks free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AcquireDecision {
     /// Request the lease. If `within_quota` is true, the host may withhold the request when it has reached its
@@ -51,7 +51,7 @@ pub(super) enum AcquireDecision {
 }
 
 impl EligibilityState {
-    /// The time at which `one` ends; `None` if only an input can end it.
+    /// The time at which the ineligibility `one` ends; `None` if only an input can end it.
     fn end_of(&self, one: &Ineligibility) -> Option<Time> {
         let early = match (self.ceded, one.after_release) {
             (Some(CededLease::GivenUp { at, .. }), Some(after)) if self.is_current(one) => Some(at + after),

@@ -142,9 +142,9 @@ impl Context {
                 if *term == leader.term { HintEffect::Nothing } else { HintEffect::Soon }
             }
             Hint::GivesUp { place, .. } => {
-                // Keep the place from the first announcement. The standby that it puts first requests the lease and
-                // ignores later announcements. So if a later announcement put another standby first, that standby would
-                // be too late.
+                // Keep the place from the first announcement. The standby that the first announcement puts first
+                // requests the lease, and ignores later announcements. A standby that a later announcement put first
+                // would be too late.
                 if leader.gave_up.is_none() {
                     (leader.gave_up, leader.place) = (Some(now), *place);
                 }

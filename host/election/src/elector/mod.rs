@@ -50,7 +50,8 @@ const FAILURES_TO_STEP_DOWN: u32 = 5;
 /// Number of consecutive starts that fail because of this node, after which it steps down. Other nodes may be able to
 /// start the instance.
 const UNABLE_TO_STEP_DOWN: u32 = 3;
-/// Maximum number of doublings of the wait after a failed term. The wait doubles with each consecutive failure.
+/// Maximum number of times that the wait after a failed term is doubled. The wait doubles with each consecutive
+/// failure.
 const LONGEST_REST: u32 = 3;
 /// Length of the first cool-off. Each further cool-off is twice as long as the one before it.
 const COOL_OFF: Duration = Duration::from_secs(10);
@@ -61,10 +62,11 @@ const FREE_LONG_ENOUGH: Duration = Duration::from_secs(10);
 const BACK_OFF_MAX: Duration = Duration::from_secs(15);
 /// The longest back-off if the store is misconfigured: changes to role assignments take minutes to take effect.
 const MISCONFIGURED_BACK_OFF_MAX: Duration = Duration::from_secs(30);
-/// The average interval between reads that hints cause, and the shortest interval between renewals that hints cause.
+/// The average interval between reads triggered by hints, and the shortest interval between renewals triggered by
+/// hints.
 const HINTED_POLL: Duration = Duration::from_millis(60);
-/// Number of reads after hints that may follow each other immediately. One read is not enough, because a closed link
-/// and the kernel may both report the same death.
+/// Number of reads triggered by hints that may follow each other immediately. One read is not enough, because a closed
+/// link and the kernel may both report the same death.
 const HINTED_AT_ONCE: u32 = 3;
 /// Timeout for a standby's requests and for a recall.
 const STANDBY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -283,10 +285,11 @@ struct Context {
     eligibility: EligibilityState,
     /// The end of this node's cool-off.
     cool_off: Option<Time>,
-    /// Cool-offs since this node was last healthy.
+    /// Number of cool-offs since this node was last healthy.
     cool_offs: u32,
     trouble: Option<Trouble>,
-    /// Number of consecutive creates and acquires that the store refused or did not answer.
+    /// Number of consecutive requests to create the object or to acquire the lease that the store refused or did not
+    /// answer.
     refused: u32,
     shutting_down: bool,
 }
@@ -470,7 +473,7 @@ impl Context {
         self.settings.timing.renew_at(sent, phase)
     }
 
-    /// The time at which to repeat a failed request on which the lease depends.
+    /// The time at which to retry a failed request on which the lease depends.
     fn retry_at(&mut self) -> Time {
         let (shortest, longest) = self.settings.timing.retry_range();
         let wait = shortest + self.up_to(longest - shortest);
@@ -495,8 +498,8 @@ impl Context {
         }
     }
 
-    /// The time left of the pause that the record sets, at most `--restart-delay`; zero if the record's module is not
-    /// the planned module.
+    /// The remaining time of the pause that the record sets, but at most `--restart-delay`. Zero if the record is not
+    /// about the planned module.
     fn pause_left(&self, record: Option<&Record>) -> Duration {
         let until = record.filter(|record| self.versions.is_in(record)).and_then(|record| record.paused_until);
         until.map_or(Duration::ZERO, |until| until.saturating_sub(self.now.wall).min(self.settings.pause))
@@ -530,7 +533,7 @@ impl Context {
     fn store_trouble(&mut self, asked: &'static str, error: &StoreError) {
         // Report a failed read again if a read has succeeded in between.
         let known = self.trouble.take().filter(|known| !(known.has_read_since && asked == READ));
-        // A misconfiguration counts as the same trouble, no matter which request reveals it.
+        // A misconfiguration counts as one problem, no matter which request reveals it.
         let is_told = known.as_ref().is_some_and(|known| {
             &known.error == error && (known.asked == asked || matches!(error, StoreError::Misconfigured(_)))
         });
@@ -588,12 +591,14 @@ impl Context {
         self.memory.death = Some(Death { holder: *holder, until: self.time() + wait });
     }
 
-    /// The wait between a failed term and the next term, if `failures` consecutive failures came before this one.
+    /// The wait between a failed term and the next term. `failures` is the number of consecutive failures before the
+    /// failed term.
     fn rest_after(&mut self, failures: u32) -> Duration {
         self.jittered(Duration::from_secs(1 << failures.min(LONGEST_REST))).max(Duration::from_secs(1))
     }
 
-    /// The wait before the next attempt after the error `last`, if `failures` consecutive failures came before it.
+    /// The wait before the next attempt. `last` is the error of the last attempt, and `failures` is the number of
+    /// consecutive failures before it.
     fn back_off(&mut self, failures: u32, last: &StoreError) -> Duration {
         let longest = match last {
             StoreError::Misconfigured(_) => MISCONFIGURED_BACK_OFF_MAX,
@@ -626,7 +631,7 @@ const CREATE: &str = "create";
 const ACQUIRE: &str = "acquire";
 const RELEASE: &str = "release";
 
-/// Trouble with the store that has been reported.
+/// A problem with the store that has been reported.
 #[derive(Debug, Clone, Hash)]
 struct Trouble {
     since: Time,

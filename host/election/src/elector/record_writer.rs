@@ -31,7 +31,7 @@ struct Goal {
     step: Step,
 }
 
-/// The purpose of the record that the goal is to write.
+/// The reason for writing the wanted record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Purpose {
     /// The record begins a term.
@@ -53,7 +53,7 @@ enum Step {
 pub(super) enum WriteResult {
     /// No news for the holder.
     None,
-    /// The goal's record is written.
+    /// The wanted record has been written.
     Written,
     /// The lease is certainly lost.
     Lost(String),
@@ -117,7 +117,7 @@ impl RecordWriter {
         }
     }
 
-    /// The time of the next request; `None` while an answer is awaited or nothing is wanted.
+    /// The time of the next request; `None` while an answer is awaited or there is nothing to write.
     pub(super) fn next_try(&self) -> Option<Time> {
         match self.goal.as_ref()?.step {
             Step::WriteAt(at) | Step::ReadAt(at) => Some(at),
@@ -245,7 +245,7 @@ impl RecordWriter {
     }
 }
 
-/// Returns the loss of the lease if the answer reports one. Ignores all other answers.
+/// Returns [`WriteResult::Lost`] if the answer reports that the lease is lost. Ignores all other answers.
 fn known_loss(result: &Result<Reply, StoreError>) -> WriteResult {
     match result {
         Err(StoreError::Lost(why)) => WriteResult::Lost(why.clone()),
@@ -255,7 +255,7 @@ fn known_loss(result: &Result<Reply, StoreError>) -> WriteResult {
 }
 
 /// True if the records match. The lease in the record that was found may be longer than wanted, since the store may
-/// round it up. It must not be shorter, because other nodes would then wait too short a time.
+/// round it up. It must not be shorter, because other nodes would then not wait long enough.
 fn is_same(found: &Record, wanted: &Record) -> bool {
     found.lease >= wanted.lease
         && (found.term, &found.incarnation, &found.module, found.outcome, found.failures, found.released)

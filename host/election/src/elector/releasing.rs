@@ -117,7 +117,7 @@ impl Releasing {
         }
         if self.is_due(context, Timer::Release) {
             self.pending = Some(context.urgent(Op::Release { id: self.id }));
-            // Announce this before the release is done, so that other nodes read the marked record in the meantime.
+            // Announce the release before it is done, so that other nodes read the marked record in the meantime.
             context.tell(Word::GivesUp);
         }
         None

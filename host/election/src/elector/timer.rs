@@ -20,7 +20,7 @@ pub(super) enum Timer {
     RunOut,
     /// The wait for another node's instance is over: it has ended by now, as far as this node knows.
     Settled,
-    /// The highest term in the store is recalled.
+    /// The highest term in the store is read.
     Recall,
     NextTerm,
     /// This node has been unable to write the record for D, so another node should lead.

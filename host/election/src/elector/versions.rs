@@ -9,8 +9,8 @@ use crate::port::{Effect, End, ModuleVersion, Plan};
 use crate::record::{Record, Term};
 use crate::timing::Time;
 
-/// Number of failures during its probation after which a version is rejected. A crash or a fatal failure rejects the
-/// version at once.
+/// Number of failures during a version's probation after which the version is rejected. A crash or a fatal failure
+/// rejects the version at once.
 const FAILURES_TO_REJECT: u32 = 3;
 
 /// The versions that this node could run, and the results of their probation.

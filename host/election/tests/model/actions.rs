@@ -19,7 +19,7 @@ pub const SHORTLY: Duration = Duration::from_secs(1);
 /// One step of the model. Numbers are indices of nodes or of pending requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
-    /// Time advances until the next thing is due. Requests that have not arrived by then are late, and may never
+    /// Time advances until the next event is due. Requests that have not arrived by then are late, and may never
     /// arrive.
     Wait,
     Wake(usize),
@@ -51,7 +51,7 @@ pub enum Action {
     Hang(usize),
     /// The host learns that the system is ending a killed instance.
     Die(usize),
-    /// An instance that has ended or was killed: its process exits.
+    /// The process of an ended or killed instance exits.
     Go(usize),
     /// The announcement of a process is removed after the process has ended cleanly.
     TakeBack(usize),

@@ -48,7 +48,7 @@ impl Effort {
 
 pub struct Found {
     pub states: usize,
-    /// Every interleaving of up to this many actions was tried. `None` means that every interleaving of any length was
+    /// The number of actions up to which every interleaving was tried; `None` if interleavings of any length were
     /// tried.
     pub depth: Option<usize>,
     pub led_again: bool,

@@ -182,7 +182,7 @@ impl Instance {
         overdue_at(self.deadline, self.abort_at, self.woken)
     }
 
-    /// True if the system is removing the instance's process, even if that takes very long.
+    /// True if the system is removing the instance's process, even if that takes a long time.
     pub fn is_dying(&self) -> bool {
         self.ending && self.life.dying.is_some()
     }

@@ -26,8 +26,8 @@ pub fn broken(rule: &'static str, what: String) -> Checked {
 /// The past events that are needed to check the promises.
 #[derive(Default)]
 pub struct History {
-    /// The terms that each process wrote under the lease. The value says how often the object had been deleted before
-    /// that write.
+    /// The terms that each process wrote under the lease. The value is the number of times that the object had been
+    /// deleted before that write.
     written: BTreeMap<(usize, u32, Term), u32>,
     /// The number of times that the object was deleted.
     deletions: u32,
@@ -37,8 +37,7 @@ pub struct History {
     released: BTreeSet<u128>,
     /// The time from the start of the last started process to its first poll.
     first_poll: Option<Time>,
-    /// The number of processes whose wait before the first poll was exactly as long as that of the process started just
-    /// before.
+    /// Number of processes that waited exactly as long before their first poll as the process started just before them.
     together: u32,
     /// The earliest time at which each lease can end, by lease id.
     kept_until: BTreeMap<u128, Instant>,

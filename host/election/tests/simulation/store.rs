@@ -78,7 +78,7 @@ impl Notes {
         self.ids.values().any(|ids| ids.contains(&one) && ids.contains(&other))
     }
 
-    /// Returns the note that `by` had taken, because `by` is dead. Another host may then take the note.
+    /// Puts back the note that `by` had taken, because `by` is dead. Another host may then take the note.
     pub fn give_back(&mut self, by: &str) {
         self.taken.take_if(|(_, taker)| taker == by);
     }

@@ -27,7 +27,7 @@ fn empty_store() -> MemoryStore {
     MemoryStore::new(Arc::new(|| Duration::ZERO))
 }
 
-/// Returns a store with an empty list. Serials in this list count from 0.
+/// Returns a store with an empty list. The serials in this list start at 0.
 fn store() -> MemoryStore {
     let store = empty_store();
     store.write_control(&job(), None, VersionList::default().encode()).now_or_never().unwrap().unwrap();

@@ -383,7 +383,7 @@ async fn change_is_not_lost_when_next_is_dropped() {
     let mut source = hinted(&path);
     next(&mut source).await.unwrap();
     replace(&path, &component("new"));
-    // Each call is canceled before the file has settled, but all calls together are long enough.
+    // Each call is canceled before the file has settled, but together the calls last long enough.
     let mut patience = Patience::default();
     let offer = loop {
         if let Ok(offer) = tokio::time::timeout(PACE.settle / 2, source.next()).await {

@@ -26,7 +26,7 @@ impl Reporter {
         Self { sink, election, unreachable_since: None, control: None, nothing: false, rejected: None }
     }
 
-    /// Returns a function that sends this report. Call it if the work takes long.
+    /// Returns a function that sends this report. Call it if the work takes a long time.
     pub fn later(&self, report: FollowerReport) -> impl FnOnce() + Send + use<> {
         let sink = Arc::clone(&self.sink);
         move || sink.report(report)

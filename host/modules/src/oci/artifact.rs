@@ -146,8 +146,8 @@ pub fn short(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).take(LONGEST).collect()
 }
 
-/// Returns the digest of the only entry that is marked as WebAssembly. If no entry is marked, returns the digest of the
-/// only entry.
+/// Returns the digest of the entry that is marked as WebAssembly, if exactly one is marked. If none is marked and there
+/// is only one entry, returns the digest of that entry.
 fn only(entries: &[IndexEntry]) -> Result<Digest, Unfit> {
     let says_so = |entry: &&IndexEntry| {
         let platform = entry.platform.as_ref().map(|platform| &platform.architecture);

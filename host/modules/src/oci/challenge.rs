@@ -19,7 +19,7 @@ pub enum Challenge {
 }
 
 impl Challenge {
-    /// Returns the preferred one of the supported challenges in the headers: a token rather than a password.
+    /// Returns the preferred challenge among the supported ones in the headers. A token is preferred to a password.
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         let texts = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
         // After a syntax error, ignore the rest of that header.

@@ -46,7 +46,7 @@ const ENDING_TASKS: usize = 64;
 /// Lifetime after which a link counts as a success, and the backoff is reset.
 const SUCCESS_AFTER: Duration = Duration::from_secs(10);
 /// Consecutive dial failures before the first log line. A leader rejects a new node until it has read the node's
-/// announcement. With the backoff, it takes longer than that to fail this many times.
+/// announcement. With the backoff, this many failures take longer than that.
 const LOG_AFTER: u32 = 8;
 /// Number of unread lines at which the hub disconnects a peer.
 const LINE_QUEUE: usize = 16;
@@ -522,8 +522,8 @@ impl<'a> Hub<'a> {
                 known.last_renewal = None;
             }
             known.listeners.add(link, node);
-            // The peer has not sent its candidacy yet, so it has no place in the order of succession. The message about
-            // the next renewal tells it its place.
+            // The peer has not sent its candidacy yet, so it has no place in the order of succession. The next message
+            // about a renewal will contain its place.
             messages.extend(known.last_renewal.as_ref().map(|(message, at)| message.later(at.elapsed()).to_peer(None)));
             known.sinks.report_listeners(known.listeners.count());
         }

@@ -96,7 +96,7 @@ enum OrderKind {
     Tell(LeaderMessage),
 }
 
-/// The links thread's counterpart of a [`LinkHandle`], with the other sinks of that election.
+/// The links thread's counterpart of a [`LinkHandle`], with the election's other sinks.
 struct LinkEndpoint {
     election: ElectionName,
     settings: watch::Receiver<LinkSettings>,
@@ -126,8 +126,8 @@ impl LinkHandle {
         };
         channels.last_renewal = matches!(word, Word::Leads { .. }).then(|| (message.clone(), Instant::now()));
         let is_listened = *channels.listened.borrow();
-        // If this notification was sent before, a listener that received it then may have disconnected since. That
-        // listener may still acquire the lease, so keep `gives_up` set.
+        // If this notification was sent earlier, a listener may have received it and then disconnected. That listener
+        // may still acquire the lease, so keep `gives_up` set.
         channels.gives_up = matches!(message, LeaderMessage::GivesUp { .. }) && (is_listened || channels.gives_up);
         if is_listened {
             // If the queue is full, drop the message: it would arrive late anyway.

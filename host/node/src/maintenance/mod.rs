@@ -2,8 +2,8 @@
 //!
 //! Azure announces such events through its metadata service (Scheduled Events). While an event is pending, this node is
 //! ineligible in all elections. It steps down, and then acknowledges the event, so that Azure need not wait. Baton's
-//! guarantees do not depend on this: if a leader is frozen without an announcement, it finds when it wakes up that its
-//! term is over.
+//! guarantees do not depend on this: if a leader is frozen without an announcement, it finds out when it resumes that
+//! its term is over.
 
 mod document;
 mod endpoint;
@@ -40,8 +40,8 @@ const AT_ONCE: usize = 16;
 /// Interval at which to check whether this node has stepped down.
 const STEP_DOWN_POLL: Duration = Duration::from_millis(50);
 
-/// If the service does not respond for this long, the node becomes eligible again. The time is this long because Azure
-/// takes minutes to enable the service after a machine first uses it.
+/// Time without a response from the service after which the node becomes eligible again. The time is this long because
+/// Azure takes minutes to enable the service after a machine first uses it.
 const OUTAGE: Duration = Duration::from_secs(300);
 
 /// The source of planned events, as set by `--scheduled-events`.
@@ -155,7 +155,7 @@ impl Maintenance {
         if waiting.is_empty() || !self.has_stepped_down().await {
             return;
         }
-        // Acknowledge events whose acknowledgement has failed before after all others, so that they do not delay the
+        // If an earlier acknowledgement of an event failed, acknowledge that event last, so that it does not delay the
         // others.
         waiting.sort_by_key(|event| state.refused.contains(&event.id));
         let mut answers = FuturesUnordered::new();

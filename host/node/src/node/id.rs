@@ -16,7 +16,7 @@ use rustix::fs::{FlockOperation, flock};
 /// Maximum number of slots on a machine. A machine with more hosts than this is probably misconfigured.
 const SLOTS: u32 = 1024;
 
-/// A node's id: 1 to 128 printable ASCII characters without spaces, so that it fits into an HTTP header.
+/// A node's id: 1 to 128 printable ASCII characters without spaces, so that it is valid in an HTTP header.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct NodeId(String);
 
@@ -24,7 +24,7 @@ impl NodeId {
     /// Checks an id.
     ///
     /// # Errors
-    /// [`NodeError::Invalid`] if `id` does not have this form.
+    /// [`NodeError::Invalid`] if `id` does not have the form of a node's id.
     pub fn new(id: &str) -> Result<Self, NodeError> {
         if (1..=128).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic()) {
             Ok(Self(id.to_string()))
@@ -61,7 +61,7 @@ pub enum NodeChoice {
 }
 
 impl NodeChoice {
-    /// Returns the choice to use the first free slot, with lock files in `folder`. Does not access `folder` yet.
+    /// Chooses the first free slot, with lock files in `folder`. Does not access `folder` yet.
     ///
     /// # Errors
     /// [`NodeError::Invalid`] if the machine's name cannot be part of an id.
@@ -96,7 +96,7 @@ impl fmt::Display for NodeChoice {
     }
 }
 
-/// This host's id, and the lock on its slot: keep it until the process ends.
+/// This host's id, and the lock on its slot. Keep this value until the process ends.
 #[derive(Debug)]
 pub struct ClaimedId {
     id: NodeId,

@@ -1,5 +1,5 @@
-//! A node: everything that takes part in elections, apart from the process around it. The module `id` determines the
-//! node's id.
+//! A node: the code that takes part in elections, whichever process it runs in. The module `id` determines the node's
+//! id.
 //!
 //! A host is one node. Tests run several nodes in one process, over one store, with a clock that the tests advance.
 
@@ -91,7 +91,7 @@ pub struct ElectionConfig {
 pub struct ModuleFollower {
     /// The follower.
     pub follower: Follower,
-    /// The modules to run, now and later.
+    /// The modules to run. The supply changes over time.
     pub supply: watch::Receiver<Supply>,
     /// The channel for the supervisor's judgements on versions.
     pub judgements: mpsc::UnboundedSender<Judgement>,

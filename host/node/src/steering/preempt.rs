@@ -3,7 +3,7 @@
 //! While the node leads, it checks for such a node every few seconds, through its own handle to the store, and requests
 //! a transfer as an operator would. No guarantee depends on this: if the other node does not acquire the lease soon,
 //! this node continues to lead. Two nodes cannot pass the lease back and forth rapidly: it moves only to a node with a
-//! higher priority, and each time the lease comes back, this node waits twice as long before the next hand-over.
+//! higher priority, and each time the lease comes back, this node waits twice as long before the next hand-off.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -28,15 +28,15 @@ const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(
 /// Additional time to wait for the outcome of a transfer, after the maximum duration of the transfer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Interval between a host's hand-overs. It gives the new leader time to announce whether it has reached its leadership
+/// Interval between a host's hand-offs. It gives the new leader time to announce whether it has reached its leadership
 /// limit.
 const HAND_OVER_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Wait after a hand-over: initial and maximum. Each further hand-over doubles the wait. It is reset once no hand-over
+/// Wait after a hand-off: initial and maximum. Each further hand-off doubles the wait. It is reset once no hand-off
 /// has happened for the maximum time.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(60 * 60));
 
-/// Serializes a host's hand-overs. All clones belong to the same host.
+/// Serializes a host's hand-offs. All clones belong to the same host.
 #[derive(Clone, Default)]
 pub struct HandOvers(Arc<Mutex<()>>);
 
@@ -56,7 +56,7 @@ pub struct Preemption {
     pub tracker: Arc<ElectionTracker>,
     /// The host's clock.
     pub clock: Clock,
-    /// The hand-overs of this host.
+    /// The hand-offs of this host.
     pub hand_overs: HandOvers,
 }
 
@@ -107,7 +107,7 @@ impl Preemption {
         operator.reason = Some(format!("{} has priority {theirs}, and {} {priority}", heir.node, itself.node));
         match operator.hand_over(itself, heir, &steering).await {
             Err(NoEffect::Refused(_)) => None,
-            // Back off, whether the target leads, did not acquire the lease, or the outcome is unknown.
+            // Back off in every case: the target leads, it did not acquire the lease, or the outcome is unknown.
             Ok(_) | Err(_) => Some(heir.incarnation.clone()),
         }
     }
@@ -163,7 +163,7 @@ impl Leading<'_> {
 
 #[derive(Debug, Default)]
 struct HandOverPace {
-    /// The time of the last hand-over, and how long to wait after it.
+    /// The time of the last hand-off, and how long to wait after it.
     last: Option<(Time, Duration)>,
 }
 

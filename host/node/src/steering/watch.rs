@@ -52,9 +52,9 @@ struct Reader {
     /// `latest_read` is the number of the latest read whose response was used.
     reads_begun: u64,
     latest_read: u64,
-    /// The error in the content of the steering object that was last reported.
+    /// The last reported error in the content of the steering object.
     wrong: Option<String>,
-    /// The read error that was last reported.
+    /// The last reported read error.
     unreadable: Option<String>,
 }
 

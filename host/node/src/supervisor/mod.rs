@@ -88,7 +88,7 @@ pub struct Supervisor {
     pub steering_watch: Arc<SteeringWatch>,
     /// The node's priority. Nodes with a higher priority take a free lease earlier.
     pub priority: u8,
-    /// The elections that this host may lead at the same time.
+    /// The limit on the number of elections that this host leads at the same time.
     pub quota: LeadershipQuota,
     /// Time without progress after which an instance counts as stalled; `None` for no limit.
     pub stall_after: Option<Duration>,
@@ -415,8 +415,8 @@ impl Run {
         self.elector.handle(self.config.now(), Input::Plan(plan));
         let new = [supply.current, supply.fallback].into_iter().flatten();
         self.ready_modules.add(new.map(|one| (one.version().digest, one)));
-        // Before the elector adopted the new plan, it handled the time that had passed. It may then have decided to
-        // start a module from the previous plan.
+        // Before the elector adopted the new plan, it acted on the time that had passed. It may have decided to start a
+        // module from the previous plan.
         self.carry_out_effects();
         // If the elector refuses a version that was rejected on this node, its previous plan stays in force.
         let Plan { module, fallback: instead } = self.elector.plan();

@@ -47,7 +47,7 @@ mod tests {
         ready_modules.add(named(&["a", "b"]));
         ready_modules.keep(&["b", "a"]);
         assert_eq!(ready_modules.all().collect::<Vec<_>>(), [&"b", &"a"]);
-        // The elector has decided to start `a`. Only then do two plans arrive that do not contain `a`.
+        // The elector has decided to start `a`. After this decision, two plans arrive that do not contain `a`.
         ready_modules.add(named(&["c"]));
         ready_modules.add(named(&["d", "c"]));
         assert_eq!(ready_modules.get("a"), Some(&"a"));

@@ -35,8 +35,9 @@ impl Run {
                 let answer = timeout(limit, store.request(&election, op)).await;
                 (answer, clock.now().since(sent))
             };
-            // Read the steering commands before the elector requests the lease: during a recall, and after a survey
-            // that shows an unread version of the steering object. If this read fails, the elector ignores the survey.
+            // Read the steering commands before the elector requests the lease: during a recall (the search for the
+            // highest term), and after a survey that shows an unread version of the steering object. If this read
+            // fails, the elector ignores the survey.
             let request = async {
                 if is_recall {
                     return futures::join!(request, steering_watch.read_within(limit / 2)).0;

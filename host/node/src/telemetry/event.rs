@@ -199,7 +199,7 @@ events! {
     }};
     /// The lease is held by a client other than Baton.
     HeldByOtherClient = "held_by_other_client", Warn, {
-        /// The evidence for this.
+        /// The evidence that another client holds the lease.
         reason: String,
     } => "a client other than Baton holds the lease: {reason}";
     /// This node must not lead for now, because of an operator's command, `--preempt`, or its own failures.
@@ -231,7 +231,7 @@ events! {
         /// The operator's reason.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
-        /// The change.
+        /// The change that the rollback made.
         result: String,
     } => { format!("{}; requested by {}", result.trim_end(), by_whom(by, reason.as_deref())) };
     /// This node took over a lease before it expired, because all processes of its holder are dead. The event has the
@@ -242,11 +242,11 @@ events! {
         /// The dead host's incarnation.
         incarnation: String,
     } => "took the lease before it expired: all processes of {from} ({incarnation}) are dead";
-    /// This node holds the lease, but waits until an earlier holder's lease must have expired.
+    /// This node holds the lease, but waits until the lease of an earlier holder has certainly expired.
     WaitingForPreviousLease = "waiting_for_previous_lease", Info, {
         /// Reason why the earlier lease may still be valid.
         reason: String,
-        /// Time until the earlier lease must have expired.
+        /// Time until the earlier lease has certainly expired.
         wait_s: Seconds,
     } => "the term begins in {wait_s}: {reason}";
     /// This node leads: its term is in the store.
@@ -426,7 +426,7 @@ events! {
     } => "{reason}";
     /// This node lost its leadership.
     LeadershipLost = "leadership_lost", Warn, {
-        /// The evidence for this.
+        /// The evidence that the leadership is lost.
         reason: String,
         /// Time since the last successful renewal.
         since_renewal_s: Seconds,

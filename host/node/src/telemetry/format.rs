@@ -19,11 +19,11 @@ pub struct Style {
     pub format: Format,
     /// True if the output is a terminal. Times then omit the date.
     pub terminal: bool,
-    /// True to color text.
+    /// True if text is colored.
     pub colours: bool,
 }
 
-/// Formats lines. To align the messages, remembers the greatest width so far of the column before them.
+/// Formats lines. To align the messages, remembers the greatest width so far of the column to their left.
 #[derive(Debug)]
 pub(super) struct Formatter {
     style: Style,

@@ -54,7 +54,8 @@ impl Event {
             Self::Reclaimed { from, incarnation } => {
                 [from, incarnation].into_iter().for_each(|text| cut(text, LONGEST_CONTEXT));
             }
-            // Users copy these proposals. A cut proposal would be useless, so remove one that is too long.
+            // Users copy these proposed settings and flags. A proposal that is cut would be useless, so remove it if it
+            // is too long.
             Self::RequestRefused { setting, flag, .. } => {
                 [setting, flag].into_iter().for_each(|proposal| {
                     proposal.take_if(|text| text.len() > LONGEST_LINE);

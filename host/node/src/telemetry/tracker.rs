@@ -109,7 +109,7 @@ impl ElectionTracker {
         }
     }
 
-    /// Sets the times for reads that can wait.
+    /// Sets the times at which to do reads that can wait.
     #[must_use]
     pub fn reading_at(self, moments: Moments) -> Self {
         Self { notifier: ChangeNotifier::at(moments), ..self }
@@ -396,7 +396,7 @@ mod tests {
         bench.reads(23, Ok(Reply::Read(Snapshot::Nothing)));
         bench.reads(24, read(LeaseState::Free, |record| record.outcome = Some(Outcome::Done)));
         assert_eq!(bench.tracker.vacant(at(30)), Duration::from_secs(7), "an election that is over needs nobody");
-        // Changes of this node itself count immediately.
+        // If this node itself becomes the leader or stops leading, the change counts immediately.
         bench.reads(30, read(LeaseState::Free, |_| {}));
         bench.reports(31, elected(4));
         assert_eq!(bench.tracker.vacant(at(39)), Duration::from_secs(8));

@@ -32,7 +32,7 @@ struct Writer {
 enum Outcome {
     Written,
     Overdue,
-    /// The output has no reader any more, or the disk is full.
+    /// The output no longer has a reader, or the disk is full.
     Failed,
 }
 

@@ -8,11 +8,10 @@ use seccompiler::{BackendError, BpfProgram};
 use super::filter::{Calls, flags, no_code};
 use super::{ConfineError, RunnerReach};
 
-/// The purpose for which the compiler process compiles code. It determines whether the process may make memory
-/// executable.
+/// The way in which the compiled code is used. It determines whether the compiler process may make memory executable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Code {
-    /// The process only sends the compiled code to the host, so it may execute no code but its own program.
+    /// The process only sends the compiled code to the host, so it may execute only its own program's code.
     HandsOver,
     /// The process loads the compiled code to inspect it, so it may make memory executable.
     Loads,

@@ -25,13 +25,13 @@ use super::filter::{Calls, flags, is, no_code, null};
 pub struct RunnerReach<'a> {
     /// Granted folders, opened with `O_PATH`. The flag is true for a read-only folder.
     pub folders: &'a [(BorrowedFd<'a>, bool)],
-    /// True if the runner opens granted folders only when an instance starts, because some of them may not exist
-    /// before.
+    /// True if the runner opens granted folders only when an instance starts, because some of them may not exist until
+    /// then.
     pub files: bool,
     /// True if the runner makes TCP connections.
     pub network: bool,
-    /// A descriptor that the process cannot give up, even after a guest has taken over the process. The process cannot
-    /// close or duplicate this descriptor, and cannot unlock or write to its file.
+    /// A descriptor that the process must keep open, even after a guest has taken over the process. The process cannot
+    /// close or duplicate the descriptor, and cannot unlock the file behind it or write to that file.
     pub holds: Option<BorrowedFd<'a>>,
 }
 
@@ -76,7 +76,7 @@ pub fn to_running(reach: &RunnerReach<'_>) -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Calls on open descriptors and their events. A running instance mostly needs these.
+/// Calls on open descriptors and their events: most of the calls that a running instance needs.
 const OPEN: &[libc::c_long] = &[
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
@@ -93,7 +93,7 @@ const OPEN: &[libc::c_long] = &[
     libc::SYS_pwritev2,
 ];
 
-/// Calls with which a runner prepares itself and queries the files that contain its code.
+/// Calls that a runner needs to prepare itself and to query the files that contain its code.
 const MAKES: &[libc::c_long] = &[
     libc::SYS_epoll_create1,
     libc::SYS_eventfd2,
@@ -202,7 +202,7 @@ fn running(reach: &RunnerReach<'_>) -> Result<BpfProgram, BackendError> {
     keeps(calls, reach.holds)?.filter()
 }
 
-/// Forbids all calls that would give up the held descriptor.
+/// Forbids all calls that could close, duplicate or unlock the held descriptor, or change the file behind it.
 fn keeps(mut calls: Calls, holds: Option<BorrowedFd<'_>>) -> Result<Calls, BackendError> {
     if let Some(descriptor) = holds {
         calls.but_for(descriptor, GIVES_UP)?;

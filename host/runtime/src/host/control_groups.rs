@@ -58,7 +58,7 @@ pub struct ControlGroupsError {
 }
 
 impl ControlGroups {
-    /// Divides the control group that is delegated to this process, and moves the process into the host's part. Returns
+    /// Splits the control group that is delegated to this process, and moves the process into the host's part. Returns
     /// `None` if no control group is delegated. If a runner's group later turns out to be unusable, only the process
     /// limits apply to that runner, and `tell` is called with the first such error.
     ///
@@ -87,9 +87,8 @@ impl ControlGroups {
         Ok(Some(Self(Arc::new(Inner { folder, bounds_memory, tell: Mutex::new(Some(Box::new(tell))) }))))
     }
 
-    /// Divides `group`, and moves this process into the part for the host if `moves` is true. Returns the folder for
-    /// the runners' groups, and true if the memory controller is available. Returns `None` if no controller is
-    /// available.
+    /// Splits `group`. If `moves` is true, also moves this process into the host's part. Returns the folder for the
+    /// runners' groups, and true if the memory controller is available. Returns `None` if no controller is available.
     fn divide(group: &Path, moves: bool) -> Result<Option<(PathBuf, bool)>, ControlGroupsError> {
         let failed = |what| move |source| ControlGroupsError { group: group.to_owned(), what, source };
         let has = fs::read_to_string(group.join("cgroup.controllers")).map_err(failed("reading its controllers"))?;

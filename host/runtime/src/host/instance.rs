@@ -8,9 +8,9 @@
 //! for it is in progress. If the kernel cannot end the process yet, for example during a write to a disk that hangs,
 //! the instance is dying, and the supervisor is notified.
 //!
-//! An instance that fails because its effects are refused counts as killed, since every kill begins with that refusal.
-//! If the process dies for any other reason, the instance has failed, and the reported reason says how the process
-//! died. The host and its other instances continue.
+//! An instance that fails because its effects are refused counts as killed, since refusing effects is the first step of
+//! every kill. If the process dies for any other reason, the instance has failed, and the reported reason says how the
+//! process died. The host and its other instances continue.
 
 use std::future::pending;
 use std::pin::Pin;
@@ -31,8 +31,8 @@ use crate::wire::shared::SharedMemory;
 use baton_base::clock::Clock;
 use baton_base::gate::Gate;
 
-/// Maximum time by which a runner may see its deadline pass before the host does. The two differ because the clocks are
-/// read one after the other.
+/// Maximum time by which a runner may see its deadline pass before the host does. The two can differ because each
+/// process reads its clocks one after the other.
 const APART: Duration = Duration::from_millis(20);
 
 /// A running instance, held by its supervisor. Dropping this kills the instance.

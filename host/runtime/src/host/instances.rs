@@ -40,7 +40,7 @@ pub struct InstanceUsage {
     pub handles: LimitUsage,
     /// Open files, folders and listings.
     pub files: LimitUsage,
-    /// Memory that the handles take outside the guest's own memory (bytes).
+    /// Memory that the handles occupy in the runner, outside the guest's own memory (bytes).
     pub kept: u64,
     /// HTTP requests in flight.
     pub requests: LimitUsage,

@@ -33,7 +33,7 @@ pub struct Launcher {
     pub election: ElectionName,
     /// The node that the instances run on.
     pub node: String,
-    /// The runners of the coordinator, with its policy.
+    /// The coordinator's runners, and its policy.
     pub runners: Runners,
     /// The store of the coordinator's state.
     pub states: Arc<dyn ObjectStore>,
@@ -80,15 +80,15 @@ pub trait Launch: Send + Sync {
     /// Prepares for a term of `module`. Called while the lease is being acquired.
     fn expects(&self, module: &Module);
 
-    /// Discards these preparations. Called when another node holds the lease.
+    /// Discards what [`Launch::expects`] has prepared. Called when another node holds the lease.
     fn expects_none(&self);
 
     /// Discards the state that the last instance has left for its successor. Called when this node no longer holds the
     /// lease.
     fn clear_handover(&self);
 
-    /// Returns a watch that is notified if timers have missed time while an instance runs, for example because the
-    /// machine was suspended.
+    /// Returns a watch that is notified if timers fall behind while an instance runs, for example because the machine
+    /// was suspended.
     fn missed_by_timers(&self) -> watch::Receiver<()>;
 }
 

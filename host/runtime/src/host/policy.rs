@@ -28,7 +28,7 @@ pub struct Policy {
 /// Number of descriptors that a runner needs for itself, in addition to those that its guest uses.
 const DESCRIPTORS: u64 = 64;
 
-/// Memory (bytes) that a runner may use in addition to its guest's memory and the arguments of calls.
+/// Memory (bytes) that a runner may use in addition to its guest's memory and call arguments.
 const ROOM: u64 = 64 << 20;
 
 /// Maximum memory (bytes) that the kernel uses for a connection. There is one buffer for each direction, and the kernel

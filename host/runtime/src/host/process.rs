@@ -73,7 +73,7 @@ struct Adopt {
     answer: oneshot::Sender<io::Result<Started>>,
 }
 
-/// A started process that no [`Process`] owns yet. Dropping this kills the process and has it reaped.
+/// A started process that no [`Process`] owns yet. Dropping this kills the process, which is then reaped.
 struct Started {
     pid: Pid,
     /// `None` once a [`Process`] owns it.
@@ -101,7 +101,7 @@ impl Processes {
     /// Like [`Processes::new`], with a control group for each runner if `groups` is given.
     ///
     /// # Errors
-    /// Those of [`Processes::new`].
+    /// As for [`Processes::new`].
     pub fn in_groups(groups: Option<ControlGroups>) -> io::Result<Self> {
         let (requests, received) = mpsc::channel();
         let thread = std::thread::Builder::new().name("starter".into()).spawn(move || serve(&received))?;
@@ -130,8 +130,8 @@ impl Processes {
         self.request(Request::Adopt(Box::new(Adopt { pid, back: self.back()?, answer })));
         let mut process = self.process(answered.await.map_err(io::Error::other)??)?;
         let Some(groups) = self.0.groups.clone() else { return Ok(process) };
-        // The closure owns the process. So the process is not reaped, and its pid is not reused, before it is in its
-        // group.
+        // The closure owns the process. So the process is not reaped, and its pid is not reused, before the process is
+        // in its group.
         let entered = tokio::task::spawn_blocking(move || {
             process.group = groups.enter(pid).map(Arc::new);
             process
@@ -177,7 +177,7 @@ impl Drop for Starter {
     }
 }
 
-/// A child process of the host. Dropping this kills the process and has it reaped.
+/// A child process of the host. Dropping this kills the process, which is then reaped.
 pub(crate) struct Process {
     pid: Pid,
     /// `None` once the process is reaped.
@@ -317,7 +317,7 @@ fn serve(received: &mpsc::Receiver<Request>) {
     }
 }
 
-/// True if the process has exited: its pidfd is readable then (pidfd_open(2)).
+/// True if the process has exited. A pidfd becomes readable when its process exits (pidfd_open(2)).
 fn has_ended(pidfd: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
     poll(&mut polled, Some(&Timespec::default())).map_or(true, |ended| ended > 0)
@@ -338,7 +338,7 @@ fn start(program: &Path, descriptors: &[impl AsFd]) -> io::Result<(Pid, OwnedFd,
         .stderr(Stdio::null())
         .spawn()?;
     let pid = Pid::from_child(&child);
-    // The process has not been reaped, so the pid is still its own.
+    // The process has not been reaped, so the pid still refers to it.
     match pidfd_open(pid, PidfdFlags::NONBLOCK) {
         Ok(pidfd) => Ok((pid, pidfd, ours)),
         Err(error) => {
@@ -349,10 +349,10 @@ fn start(program: &Path, descriptors: &[impl AsFd]) -> io::Result<(Pid, OwnedFd,
     }
 }
 
-/// Opens the pidfd of a forked runner. Returns an error if the process is not a child of this process, since the host
-/// would later kill it by mistake.
+/// Opens the pidfd of a forked runner. Returns an error if the process is not a child of this process. Otherwise, the
+/// host could later kill an unrelated process.
 fn adopt(pid: Pid) -> io::Result<OwnedFd> {
-    // The process has not been reaped, so the pid is still its own.
+    // The process has not been reaped, so the pid still refers to it.
     let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
     waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT)?;
     Ok(pidfd)
@@ -369,7 +369,7 @@ pub(crate) fn hand_over(socket: impl AsFd, descriptors: &[impl AsFd]) -> io::Res
     if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // Do not block if the other process does not receive messages.
+    // Do not block if the other process does not read its messages.
     sendmsg(socket, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
     Ok(())
 }

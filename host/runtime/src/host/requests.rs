@@ -48,7 +48,7 @@ pub(super) struct InstanceLoop<'a> {
     lookups: JoinSet<(u64, Result<Vec<Resolved>, String>)>,
     is_started: bool,
     is_stepping_down: bool,
-    /// Number of [`TOLD`] notices received so far.
+    /// Number of notices received so far, of which there may be at most [`TOLD`].
     told: u32,
     /// Limits the rate of messages that need no response.
     lines: MessageLimit,
@@ -248,7 +248,7 @@ impl<'a> InstanceLoop<'a> {
 }
 
 fn send(unwritten: &mut Vec<u8>, message: &ToRunner) {
-    // Encoding fails only for a message far larger than memory.
+    // Encoding fails only if a message does not fit into memory.
     if let Ok(message) = frame(message) {
         unwritten.extend(message);
     }

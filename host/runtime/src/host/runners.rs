@@ -1,4 +1,4 @@
-//! The runners of one coordinator: a process for each instance, made ready before there is a term.
+//! The runners of one coordinator: a process for each instance, prepared before there is a term.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,11 +26,11 @@ use crate::wire::protocol::LOOKUPS;
 use crate::wire::protocol::{FromRunner, Messages, Setup, ToRunner, frame};
 use crate::wire::shared::{Others, SharedMemory};
 
-/// Timeout for forking a runner, and for making it ready. Each of the two usually takes milliseconds.
+/// Timeout for forking a runner, and for preparing it. Each of these steps usually takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Timeout for preparing a runner with a rehearsal. After this time, the host makes a runner that does not rehearse. A
-/// rehearsal runs none of the module's code. It can still take long, since the module determines how much memory must
+/// Timeout for preparing a runner with a rehearsal. After this time, the host creates a runner that does not rehearse.
+/// A rehearsal runs none of the module's code. It can still take long, since the module determines how much memory must
 /// be set up.
 const REHEARSES_WITHIN: Duration = Duration::from_secs(2);
 
@@ -40,13 +40,13 @@ const REHEARSALS: u32 = 2;
 /// Maximum overhead of a runner's message (bytes), in addition to the largest call of its guest.
 const ENVELOPE: usize = 64 << 10;
 
-/// A runner could not be made.
+/// The reason why a runner could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum RunnerError {
     /// The module cannot run here.
     #[error("{0}")]
     Unsuitable(String),
-    /// The runner or its template failed while it made itself ready.
+    /// The runner or its template failed while it was preparing itself.
     #[error("the runner did not become ready: {0}")]
     Failed(String),
     /// The runner was killed before it was ready, or sent nothing in time.
@@ -66,7 +66,7 @@ impl From<io::Error> for RunnerError {
     }
 }
 
-/// Makes runners for one coordinator, and keeps one ready for each version that may start next. Clones share them.
+/// Creates runners for one coordinator, and keeps one ready for each version that may start next. Clones share them.
 #[derive(Clone)]
 pub struct Runners(Arc<Inner>);
 
@@ -76,7 +76,7 @@ struct Inner {
     handle: Handle,
     /// Versions that are kept ready, by the digests of their modules.
     versions: Mutex<HashMap<Digest, Arc<Version>>>,
-    /// Tasks that make runners. Dropping this aborts them.
+    /// Tasks that create runners. Dropping this aborts them.
     making: Mutex<JoinSet<()>>,
     /// Permits for DNS lookups, shared by all instances.
     lookups: Arc<Semaphore>,
@@ -96,7 +96,7 @@ pub(crate) struct Ready {
     pub(crate) from: Messages<pipe::Receiver>,
     pub(crate) page: Page,
     pub(crate) tally: SharedMemory<Tally>,
-    /// True if all granted folders existed when the runner was made.
+    /// True if all granted folders existed when the runner was created.
     has_folders: bool,
 }
 
@@ -128,7 +128,7 @@ impl Runners {
         &self.0.handle
     }
 
-    /// Makes a runner ready for this version, unless one is ready already.
+    /// Prepares a runner for this version, unless one is ready already.
     ///
     /// # Errors
     /// [`RunnerError`] says why there is no runner.
@@ -141,7 +141,7 @@ impl Runners {
         Ok(())
     }
 
-    /// Starts making a runner ready for each of these versions. Kills the ready runners of all other versions.
+    /// Starts to prepare a runner for each of these versions. Kills the ready runners of all other versions.
     pub fn keep(&self, modules: &[&Module]) {
         let keeps = |digest: &Digest| modules.iter().any(|module| module.digest() == *digest);
         lock(&self.0.versions).retain(|digest, _| keeps(digest));
@@ -152,7 +152,7 @@ impl Runners {
         }
     }
 
-    /// Makes a runner ready for this version after a delay, if the version is among those to keep ready.
+    /// Prepares a runner for this version after a delay, if the version is among those to keep ready.
     pub(crate) fn refill(&self, module: &Module, after: Duration) {
         let Some(version) = lock(&self.0.versions).get(&module.digest()).cloned() else { return };
         let mut making = lock(&self.0.making);
@@ -182,7 +182,7 @@ impl Runners {
         self.version(module).ready.try_lock().ok()?.take().filter(Ready::is_fit)
     }
 
-    /// Takes a runner for this version: the one that is ready or being made, or a new one.
+    /// Takes a runner for this version: the one that is ready or being prepared, or a new one.
     ///
     /// # Errors
     /// [`RunnerError`] says why there is no runner.
@@ -205,7 +205,7 @@ impl Runners {
         Arc::clone(version)
     }
 
-    /// Makes a runner that has rehearsed. If rehearsals of this version fail, makes a runner that has not.
+    /// Creates a runner that has rehearsed. If rehearsals of this version fail, creates a runner without a rehearsal.
     async fn make_rehearsed(&self, module: &Module, version: &Version) -> Result<Ready, RunnerError> {
         if version.failed_rehearsals.load(Ordering::Relaxed) < REHEARSALS {
             let mut ready = self.fork(module, &version.template).await?;
@@ -320,8 +320,8 @@ impl Ready {
         self.process.is_alive()
     }
 
-    /// True if the runner can run an instance. If a granted folder was missing when the runner was made, the runner
-    /// cannot use the folder, although it may exist by now. A new runner is then needed.
+    /// True if the runner can run an instance. If a granted folder was missing when the runner was created, the runner
+    /// cannot use the folder, even if it exists by now. A new runner is then needed.
     fn is_fit(&self) -> bool {
         self.has_folders && self.is_alive()
     }

@@ -28,7 +28,8 @@ use crate::wire::output::{Notice, Output};
 use crate::wire::protocol::{Ended, How, Messages, StartParams, ToRunner, frame};
 use baton_store::state::{Claim, ClaimError, Claimant};
 
-/// Delay before the next runner is made after a start, so that the new instance gets the CPUs first.
+/// Delay between the start of an instance and the creation of the next runner, so that the new instance gets the CPUs
+/// first.
 const REFILL_AFTER: Duration = Duration::from_millis(20);
 
 /// Delay between an accepted SIGKILL and [`InstanceEvent::Dying`]. Most processes exit within a few milliseconds.
@@ -75,8 +76,8 @@ pub(super) enum ExitCause {
 }
 
 impl InstanceTask {
-    /// Begins the instance at once if a runner is ready, there is no state to claim, and no secret to read from a file.
-    /// Otherwise returns `None`.
+    /// Begins the instance at once if a runner is ready, and there is no state to claim and no secret to read from a
+    /// file. Otherwise returns `None`.
     pub(super) fn begin_at_once(&self) -> Option<Begun> {
         let waits = self.states.is_some() || self.launcher.secrets.iter().any(|secret| secret.file().is_some());
         if waits {
@@ -154,8 +155,8 @@ impl InstanceTask {
             // Kill the runner: it may still be running, even if it has closed its pipe or reported its end. All its
             // messages have been handled.
             self.control.end(process.handle());
-            // If waiting fails, nothing proves that the process has exited. It then does not count as gone, and the
-            // watchdog ends the host in time.
+            // If waiting fails, nothing proves that the process has exited. The instance then does not count as gone,
+            // and the watchdog ends the host in time.
             died = match process.ended().await {
                 Ok(status) => Some(status),
                 Err(_) => pending().await,
@@ -201,7 +202,7 @@ impl InstanceTask {
             ExitCause::Broken(why) => crashed(format!("the runner violated the protocol: {why}")),
         };
         let is_its_own = matches!(gone.end, End::Done | End::Superseded { .. }) || !self.control.was_refused();
-        // Every kill begins with that refusal, so a failure after it is not the guest's fault.
+        // A kill starts by refusing the instance's effects, so a failure after a refusal is not the guest's fault.
         if self.control.was_killed() || !is_its_own { Gone { end: End::Killed, backtrace: None } } else { gone }
     }
 

@@ -27,7 +27,7 @@ const FORKS_WITHIN: Duration = Duration::from_secs(10);
 /// Longest message from a template (bytes).
 const LONGEST: usize = 1 << 20;
 
-/// Makes templates. Clones share them.
+/// Creates templates. Clones share them.
 #[derive(Clone)]
 pub struct Templates(Arc<Inner>);
 
@@ -52,7 +52,7 @@ pub(crate) struct Template {
 struct Live {
     process: Process,
     socket: UnixStream,
-    /// Number of forks that the template has not answered yet. Includes forks whose caller has given up.
+    /// Number of fork requests that the template has not answered yet. Includes requests whose caller has given up.
     asked: usize,
     /// The part of the next answer that has arrived so far.
     answer: Vec<u8>,
@@ -101,7 +101,7 @@ impl Template {
     ///
     /// # Errors
     /// [`RunnerError`] says why there is no runner. After [`RunnerError::Template`], a runner with these descriptors
-    /// may exist all the same. So the next attempt must use new descriptors.
+    /// may exist nevertheless. So the next attempt must use new descriptors.
     pub(crate) async fn fork(&self, descriptors: &[OwnedFd]) -> Result<Process, RunnerError> {
         let processes = &self.templates.0.processes;
         let mut live = self.live.lock().await;
@@ -148,8 +148,8 @@ impl Live {
     /// Cancel safe: the next call kills a runner whose caller has given up.
     ///
     /// # Errors
-    /// Returns an error if the template failed. The template must not be used again, since it is unknown which fork its
-    /// next answer belongs to.
+    /// Returns an error if the template failed. The template must not be used again, since it is unknown to which
+    /// request its next answer belongs.
     async fn fork(&mut self, processes: &Processes, descriptors: &[OwnedFd]) -> io::Result<io::Result<Pid>> {
         while self.asked > 0 {
             if let Ok(stray) = self.answer().await? {
@@ -161,7 +161,7 @@ impl Live {
         self.answer().await
     }
 
-    /// Reads the next answer: the process id of the forked runner, or the negated number of an error.
+    /// Reads the next answer: the process id of the forked runner, or a negative error number.
     async fn answer(&mut self) -> io::Result<io::Result<Pid>> {
         loop {
             if let Some((number, rest)) = self.answer.split_first_chunk() {

@@ -10,9 +10,9 @@ use wasmtime_environ::{ScopeVec, Tunables};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ComponentSize {
     pub instances: u64,
-    /// Number of instantiation steps, plus the number of imports, exports, and globals and segments in all core
-    /// modules. Each takes memory in the process that loads the component, and a small component can have millions of
-    /// them.
+    /// Number of instantiation steps, plus the number of imports and exports, and the number of globals and segments in
+    /// all core modules. Each takes memory in the process that loads the component, and a small component can have
+    /// millions of them.
     pub steps: usize,
     /// True if the component contains no start function, so that instantiating it runs none of its code.
     pub is_inert: bool,
@@ -20,10 +20,10 @@ pub(crate) struct ComponentSize {
 
 /// Counts the parts of a component.
 ///
-/// Wasmtime reports the number of memories and tables, but not the number of instances. The binary does not show that
-/// number directly: a nested component may be instantiated several times, and wasmtime adds a module between two
-/// components that call each other. So this function repeats wasmtime's translation of the component, but compiles
-/// nothing.
+/// Wasmtime reports the number of memories and tables, but not the number of instances. The binary does not show the
+/// number of instances directly: a nested component may be instantiated several times, and wasmtime adds a module
+/// between two components that call each other. So this function repeats wasmtime's translation of the component, but
+/// compiles nothing.
 ///
 /// # Errors
 /// Returns an error for a binary that wasmtime would not compile either.

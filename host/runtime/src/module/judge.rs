@@ -23,7 +23,7 @@ const LONGEST_PROBLEM: usize = 500;
 
 /// Maximum total number of imports and exports. Each takes host memory, and no tool produces more than this.
 const MOST_INTERFACES: usize = 10_000;
-/// Maximum nesting depth of components, for the same reasons.
+/// Maximum nesting depth of components. Each level takes host memory, and no tool produces more than this.
 const DEEPEST: u32 = 1_000;
 
 /// The kind of a component, by its exports.
@@ -39,7 +39,7 @@ pub enum ModuleKind {
 /// One interface that a component imports.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Import {
-    /// Its name and version.
+    /// The interface's name and version.
     pub name: String,
     /// True if the interface is granted.
     pub granted: bool,

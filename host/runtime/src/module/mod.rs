@@ -38,7 +38,7 @@ use crate::{FileError, read_file};
 pub const LARGEST_MODULE: u64 = 64 << 20;
 
 /// Maximum number of steps to instantiate a component. A component that needs more is rejected before it is compiled,
-/// since it could use too much host memory.
+/// since compiling it could use too much host memory.
 const MOST_STEPS: usize = 100_000;
 
 /// A module cannot run here. The messages identify the module by its file, or by its digest if it does not come from a
@@ -100,7 +100,7 @@ pub enum ModuleError {
         /// The reason.
         why: String,
     },
-    /// The file is a component whose imports or exports do not fit this host.
+    /// The file is a component whose imports or exports are incompatible with this host.
     #[error("the module {module} cannot run here: {}", .problems.join("; "))]
     Unsuitable {
         /// Name of the module: its file, or its digest.
@@ -229,7 +229,7 @@ impl Module {
     }
 
     /// Checks a module as far as possible without compiling it, and then compiles it. The result is valid in every
-    /// process that runs this same program with an equal engine. `name` is for error messages.
+    /// process that runs this same program with an equally configured engine. `name` is for error messages.
     ///
     /// # Errors
     /// [`ModuleError`] says why the module cannot run here.

@@ -109,7 +109,7 @@ impl Lookups {
     }
 }
 
-/// A coordinator's state as known to its runner.
+/// The runner's copy of its coordinator's state.
 pub(crate) struct LocalState {
     pub(crate) entries: BTreeMap<String, Bytes>,
     wire: Wire,

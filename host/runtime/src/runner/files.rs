@@ -328,7 +328,7 @@ impl types::Host for FileAccess<'_> {
     }
 }
 
-/// A file stream whose operations pass the gate.
+/// A file stream whose operations must pass the gate.
 struct Guarded<S> {
     stream: S,
     guard: Guard,

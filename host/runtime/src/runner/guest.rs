@@ -117,7 +117,7 @@ impl HasData for Resources {
     type Data<'a> = &'a mut ResourceTable;
 }
 
-/// An instance's information about its term, and its connection to the host.
+/// Data about an instance's term, and the instance's connection to the host.
 #[derive(Clone)]
 pub(crate) struct TermContext {
     pub(crate) number: Term,

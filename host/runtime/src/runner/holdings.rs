@@ -1,9 +1,10 @@
 //! The resources of one instance and their limits: its own memory and tables, its handles, its open files, and the
 //! memory that the runner keeps for handles and files.
 //!
-//! That memory cannot be measured directly. Instead, each call that leaves data behind adds an upper bound on the size
-//! of the data to a sum. Only if the sum exceeds the limit is the actual size computed ([`weight`]). So the sum is
-//! exact when it matters, and costs almost nothing otherwise. For tiny handles, only their number is limited.
+//! The memory for handles and files cannot be measured directly. Instead, each call that leaves data in the runner adds
+//! an upper bound on the size of the data to a sum. If the sum exceeds the limit, the actual size is computed
+//! ([`weight`]). So the sum is exact when it matters, and costs almost nothing otherwise. For tiny handles, only their
+//! number is limited.
 
 use std::any::Any;
 use std::sync::atomic::Ordering;

@@ -32,7 +32,7 @@ mod bindings {
 
 use bindings::wasi::logging::logging;
 
-/// Level of a log message from a guest or the host, in order of increasing severity.
+/// The levels of log messages from guests and the host, in order of increasing severity.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {

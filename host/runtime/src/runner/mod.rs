@@ -130,7 +130,7 @@ impl Runner {
         let lock = std::mem::ManuallyDrop::new(lock);
         let policy = &setup.policy;
         let (files, network) = (!policy.folders.is_empty(), policy.http.grants_anything());
-        // Open this file now. The runner reads it once it is ready, and can no longer open files by then.
+        // Open this file now: the runner reads it later, when it can no longer open files.
         let memory = Memory { statm: File::open("/proc/self/statm")?, page: rustix::param::page_size() as u64 };
         let tally = SharedMemory::map(tally, Mapped::Writes)?;
         let gate = Arc::new(RunnerGate::map(page, &tally)?);

@@ -28,8 +28,8 @@ use baton_base::clock::Clock;
 const FILE_THREADS: usize = 4;
 
 /// Time for which a guest computes before the second thread drives the guest's tasks. The actual time may be up to
-/// twice as long. In the meantime, the guest can complete a task, for example by adding a body to a request, so that
-/// everything is sent together.
+/// twice as long. In the meantime, the guest can add to a task, for example a body to a request, so that everything is
+/// sent together.
 const TOGETHER: Duration = Duration::from_millis(10);
 
 /// Time for which a guest polls without waiting before its polls drive the runtime. This applies only while no task is
@@ -53,8 +53,8 @@ impl GuestRuntime {
             .thread_name("guest")
             .enable_all()
             .build()?;
-        // The pool starts a thread only if all others are busy. Occupy them all at once, so that all threads are
-        // started.
+        // The pool starts a thread only if all others are busy. Occupy all threads at once, so that the pool starts
+        // every one of them.
         let all = Arc::new(Barrier::new(threads + 1));
         for _ in 0..threads {
             let all = Arc::clone(&all);

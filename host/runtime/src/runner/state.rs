@@ -1,4 +1,4 @@
-//! The runner's side of `baton:host/state`: reads from memory, commits by the host.
+//! The runner's side of `baton:host/state`. It reads from the runner's memory, and asks the host to commit changes.
 
 use crate::runner::LocalState;
 use crate::runner::guest::{Guest, state_contract as contract};

@@ -30,12 +30,12 @@ pub struct Limits {
     pub handles: u64,
     /// Number of files, folders and folder listings open at a time.
     pub files: u64,
-    /// Maximum average number of lines printed or logged per second. A burst may have twice as many.
+    /// Maximum average number of lines printed or logged per second. A burst may have twice as many lines.
     pub output: u32,
 }
 
 impl Default for Limits {
-    /// Returns limits that are far above what any component that we know uses.
+    /// Returns limits that are far higher than any known component needs.
     fn default() -> Self {
         Self {
             memory: 256 << 20,
@@ -76,7 +76,7 @@ pub struct Usage {
 pub enum EffectKind {
     /// An HTTP request.
     Request,
-    /// A call on a file, a folder or a stream of a file.
+    /// A call on a file, a folder or a file stream.
     File,
     /// A write to standard output or standard error, or a log message.
     Output,
@@ -99,8 +99,8 @@ impl EffectKind {
     }
 }
 
-/// Numbers of effects that passed the gate, and of effects that were refused. A commit that was not saved counts as
-/// refused.
+/// Counts of the effects that passed the gate, and of the effects that were refused. A commit that was not saved counts
+/// as refused.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct EffectCounts {
     passed: [u64; EffectKind::ALL.len()],

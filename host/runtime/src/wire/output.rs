@@ -1,4 +1,5 @@
-//! Forwards a guest's standard output, standard error and log line by line, through the gate, at a limited rate.
+//! Forwards a guest's standard output, standard error and log messages through the gate, line by line and at a limited
+//! rate.
 
 use std::fmt;
 use std::pin::Pin;
@@ -284,8 +285,8 @@ impl Outlet {
     }
 }
 
-/// Rate limit for the messages that a host takes from a runner. This limit is far above the guest's own limit, which
-/// our code in the runner enforces. So if a runner exceeds it, a guest has taken over the runner.
+/// Rate limit for the messages that a host accepts from a runner. This limit is far above the guest's own limit, which
+/// our code in the runner enforces. So if a runner exceeds the host's limit, a guest has taken over the runner.
 pub(crate) struct MessageLimit(Limit);
 
 impl MessageLimit {
@@ -318,8 +319,8 @@ impl Limit {
         Self { per_second, clock, tokens: per_second.saturating_mul(2), counted_to, dropped: 0, told: counted_to }
     }
 
-    /// Returns and resets the number of dropped lines if it must be reported now. Returns zero if the last report is
-    /// more recent than [`TELL_EVERY`].
+    /// If a report is due, returns the number of dropped lines and resets it. Returns zero if less than [`TELL_EVERY`]
+    /// has passed since the last report.
     fn dropped_to_tell(&mut self) -> u64 {
         let now = self.clock.now();
         if now.since(self.told) < TELL_EVERY {

@@ -6,10 +6,10 @@
 //! has advanced since a point in the past. The deadline has passed as soon as any clock has passed its time, whatever
 //! the other clocks show.
 //!
-//! The page holds two deadlines and a count that selects the valid one. The host completely writes the deadline that is
-//! not valid before it increments the count. If the host is preempted, stopped or killed in the middle of a write, the
-//! previous deadline stays valid. So the interruption alone does not cause effects to be refused or a runner to end.
-//! The kernel calls this a sequence latch (`seqcount_latch_t`).
+//! The page holds two deadlines and a count that selects the current one. The host completely writes the other deadline
+//! before it increments the count. If the host is preempted, stopped or killed in the middle of a write, the previous
+//! deadline stays current. So the interruption alone does not cause effects to be refused or a runner to end. The
+//! kernel calls this a sequence latch (`seqcount_latch_t`).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -43,7 +43,7 @@ struct PageContent {
     closed: AtomicU64,
 }
 
-// SAFETY: the record consists of atomic integers, and is smaller than a page.
+// SAFETY: the struct consists of atomic integers, and is smaller than a page.
 unsafe impl Sharable for PageContent {}
 
 /// The host's side of a runner's page.

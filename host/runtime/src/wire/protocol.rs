@@ -64,7 +64,7 @@ pub(crate) enum ToRunner {
     Stop(Notice),
     /// The outcome of a commit.
     Committed(Result<(), NotCommitted>),
-    /// Answers the lookup with this number.
+    /// The result of the lookup that has this number.
     Resolved(u64, Result<Vec<Resolved>, String>),
 }
 

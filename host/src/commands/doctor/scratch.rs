@@ -64,7 +64,7 @@ impl Scratch {
         })
     }
 
-    /// Makes new requests fail, except for the removal. Requests in flight continue.
+    /// Makes new requests fail, except those that remove the elections. Requests in flight continue.
     pub fn end(&self) {
         self.ended.send_replace(true);
     }

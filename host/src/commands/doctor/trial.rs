@@ -29,7 +29,7 @@ pub(super) struct Plan {
     pub quick: bool,
 }
 
-/// Advice for findings about a store that does not respond, is too slow, or breaks a promise.
+/// Advice for findings about a store that does not respond, is too slow, or does not behave as Baton requires.
 #[derive(Debug)]
 pub(super) struct Advice {
     silent: &'static str,
@@ -90,7 +90,7 @@ pub(super) enum News {
 /// The result of a check.
 enum Outcome {
     Kept(String),
-    /// The store keeps its promises, but delays takeovers.
+    /// The store behaves correctly, but delays takeovers.
     Costs(String),
     Broken(String),
     /// The store does not respond, or refuses the request.

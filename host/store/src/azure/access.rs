@@ -25,7 +25,7 @@ impl CredentialError {
     }
 }
 
-/// The variable for a connection string that only Baton reads.
+/// The environment variable for a connection string. Only Baton reads this variable.
 pub const OWN_CONNECTION_STRING: &str = "BATON_STORE_CONNECTION_STRING";
 /// Variables that hold a connection string, in order of precedence.
 const CONNECTION_STRING: [&str; 2] = [OWN_CONNECTION_STRING, "AZURE_STORAGE_CONNECTION_STRING"];

@@ -103,8 +103,8 @@ fn shared<T: TokenCredential + 'static>(credential: T) -> Arc<dyn TokenCredentia
     Arc::new(credential)
 }
 
-/// Requests tokens for the configured identity from a machine's endpoint. `azure_identity` cannot select an identity
-/// there. Never uses a proxy.
+/// Requests tokens for the configured identity from a machine's endpoint. `azure_identity` cannot select an identity at
+/// such an endpoint. Never uses a proxy.
 struct AssignedClient {
     client: reqwest::Client,
     client_id: Option<String>,

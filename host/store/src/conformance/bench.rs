@@ -77,7 +77,7 @@ pub(super) use {ensure, ensure_eq};
 
 /// Checks the answer to a request. `what` describes the request in the finding.
 pub trait Expect<T>: Sized {
-    /// Returns the value of an answer without an error.
+    /// Returns the value of the answer, which must not be an error.
     ///
     /// # Errors
     /// Returns a finding if the answer is an error. All methods of this trait return a finding if the answer is not the
@@ -277,8 +277,8 @@ impl Bench {
     pub async fn see(&self) -> Verdict<Seen> {
         let read = self.ask(Op::Read).await;
         let surveyed = self.ask(Op::Survey).await;
-        // Compare the read and the survey only if a second read returns the same as the first: the lease may have
-        // expired in the meantime.
+        // Compare the read and the survey only if a second read returns the same result as the first. Otherwise, the
+        // lease may have expired in between.
         if self.ask(Op::Read).await == read {
             match surveyed {
                 Ok(Reply::Surveyed { read: surveyed, .. }) => {

@@ -184,7 +184,7 @@ pub(super) async fn second_break_never_takes_longer(bench: StoreBench) -> Verdic
     ensure_eq!(bench.see().await?.lease, LeaseState::Breaking);
     bench.wait_out(period).await;
     ensure_eq!(bench.see().await?.lease, LeaseState::Broken);
-    // A second break with a shorter period takes effect sooner than the first one.
+    // A second break with a shorter period takes effect sooner than the first one would have.
     ensure_eq!(bench.acquire(b()).await, Ok(Reply::Done));
     ensure_eq!(bench.backend.break_lease(period).await, Ok(()));
     ensure_eq!(bench.backend.break_lease(Duration::ZERO).await, Ok(()));

@@ -1,7 +1,7 @@
 //! The cases that need only one election and its lease. `baton doctor` can run them on a store that is in use. Each
 //! case starts with [`Bench::create`], so that several cases can share an election.
 //!
-//! In these cases, no request has two reasons to fail: stores could then report different errors.
+//! In these cases, no request has two reasons to fail, because stores could differ in the error that they report.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -21,7 +21,7 @@ pub(super) async fn mark_stays_until_a_write_without_it(bench: StoreBench) -> Ve
         Verdict::Ok(())
     };
     is(released(0)).await?;
-    // Requests that affect only the lease do not change the mark.
+    // Requests that affect only the lease do not change the released mark.
     ensure_eq!(bench.acquire(a()).await, Ok(Reply::Done));
     ensure_eq!(bench.renew(a()).await, Ok(Reply::Done));
     is(released(0)).await?;

@@ -112,7 +112,7 @@ fn reclaim(version: Version) -> Op {
 }
 
 /// Waits until the lease is reclaimable. This may take a moment: if another test starts a program at this time, the
-/// program briefly holds copies of all descriptors, and thereby the locks.
+/// program briefly inherits all descriptors, and with them the locks.
 async fn is_reclaimable(host: &Reclaiming, number: u128) -> Version {
     let mut patience = Patience::default();
     loop {

@@ -33,7 +33,7 @@ const UNFINISHED: &str = ".new";
 /// bytes.
 const LONGEST_NODE: usize = 200;
 
-/// Age from which an incomplete file counts as left behind, because its writer must have been killed.
+/// Age after which an incomplete file counts as left behind, because its writer must have been killed.
 const LEFT: Duration = Duration::from_secs(60);
 /// Size of the buffer for file names, in bytes. It has room for 1000 nodes. One system call reads all of these names,
 /// during which the kernel keeps the folder locked.
@@ -334,7 +334,7 @@ mod tests {
             assert_eq!(store.get(&job(), node, 9), Ok(None), "{node}");
         }
         assert_eq!(store.get(&job(), "a", 0), Ok(Some(Bytes::new())));
-        // A pipe has the file name that the announcement needs. The announcement replaces it.
+        // A pipe has the file name that the announcement needs. The announcement replaces the pipe.
         store.put(&job(), "pipe", b"2").unwrap();
         assert_eq!(store.get(&job(), "pipe", 9), Ok(Some(Bytes::from_static(b"2"))));
         assert!(matches!(

@@ -28,8 +28,8 @@ pub(super) struct Database {
     schema: &'static str,
     /// Timeout for a request that waits for another client's transaction.
     busy: Duration,
-    /// The file that was last found at the path. It is kept after it has left the path, until another file is found
-    /// there, so that a renewal notices the change.
+    /// The file that was last found at the path. Even if the file is moved away, it is kept here until another file is
+    /// found at the path, so that a renewal notices the change.
     file: Mutex<Option<Arc<File>>>,
     /// The number of different files found at the path so far.
     files: watch::Sender<u64>,

@@ -178,8 +178,8 @@ fn keeps_journal(mode: u32) -> bool {
     group & !others == 0
 }
 
-/// Reserves room in the database and its journal, so that a takeover succeeds even if the disk is full. After that, a
-/// leader needs no more room, because it only overwrites.
+/// Reserves room in the database and its journal, so that a takeover succeeds even if the disk is full. After the
+/// takeover, a leader needs no more room, because it only overwrites existing data.
 fn reserve(path: &Path, db: &mut Connection) -> rusqlite::Result<()> {
     let mut journal = path.as_os_str().to_owned();
     journal.push("-journal");

@@ -116,8 +116,8 @@ fn has(db: &Connection, table: &str) -> rusqlite::Result<bool> {
         .query_row([table], |row| row.get(0))
 }
 
-/// Writes the note that the lease `id` ends with the incarnation `place`, which has written this `version` of the
-/// record to begin its term.
+/// Writes the note that the lease `id` is held by the incarnation `place`, which wrote this `version` of the record to
+/// begin its term.
 pub(super) fn note_holder(
     db: &Connection,
     election: &ElectionName,
@@ -142,8 +142,8 @@ pub(super) fn note_holder(
     Ok(())
 }
 
-/// Returns the lock file of the incarnation with which the lease ends, if there is a valid note. The note must be from
-/// this boot, and contain the lease's current id and the record's current version.
+/// Returns the lock file of the incarnation that holds the lease, if there is a valid note. The note must be from this
+/// boot, and contain the lease's current id and the record's current version.
 pub(super) fn holder(
     db: &Connection,
     election: &ElectionName,
@@ -205,7 +205,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(LeaseObject, Stamp)> {
             module: row.get("module")?,
             outcome: row.get::<_, Option<String>>("outcome")?.map(|text| outcome(&text)).transpose()?,
             failures: row.get("failures")?,
-            // `load` reads these two from their own tables.
+            // `load` reads these two fields from their own tables.
             released: false,
             paused_until: None,
         }),

@@ -10,8 +10,8 @@ use super::row;
 use crate::lease::{Lease, LeaseObject};
 
 /// Reads a row of `lease` whose columns have arbitrary types. Files that Baton wrote never contain such a row. For each
-/// column after the election, `bytes` contains a type byte. In a number's case, 8 bytes follow. In the case of text or
-/// a blob, a length byte and the content follow.
+/// column after the election, `bytes` contains a type byte. For a number, 8 bytes follow. For text or a blob, a length
+/// byte and the content follow.
 pub(crate) fn row(bytes: &[u8]) {
     thread_local! {
         static DB: (Connection, usize) = database().unwrap_or_else(|error| panic!("{error}"));

@@ -28,8 +28,8 @@ pub struct Limits {
     pub total: u64,
 }
 
-/// Number of bytes in [`Limits::total`] for each key that is permitted. The number of keys is limited because even a
-/// short key costs memory and commit time.
+/// Number of bytes of [`Limits::total`] per permitted key. The number of keys is limited because even a short key costs
+/// memory and commit time.
 const A_KEY: u64 = 64;
 /// Number of keys that are always permitted, even if [`Limits::total`] is small.
 const FEW_KEYS: u64 = 1_000;

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use super::LockFileId;
 use crate::file_events::{FileEvents, WatchFlags, Watches};
 
-/// The waits before each check, in milliseconds. If the file is still locked at the last check, only one of several
+/// The wait before each check, in milliseconds. If the file is still locked at the last check, only one of several
 /// processes has exited.
 const LOOKS: [u64; 8] = [0, 1, 2, 4, 8, 16, 32, 64];
 
@@ -70,8 +70,8 @@ impl Deaths {
             let count = *heard.borrow_and_update();
             if let Some(Holder { place, is_told: false, looked }) = holder {
                 let looks = async {
-                    // Watch before checking. So the check detects a death before the watch began, and an event reports
-                    // a later death.
+                    // Watch before checking, so that no death is missed: the check detects an earlier death, and an
+                    // event reports a later one.
                     self.watch().await;
                     let often = match looked {
                         // Check once, in case the holder died between the read and the watch.

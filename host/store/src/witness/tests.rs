@@ -35,7 +35,7 @@ impl Drop for Runner {
 }
 
 /// Waits until the incarnation is dead. This may take a moment: if another test starts a program at this time, the
-/// program briefly holds copies of all descriptors, and thereby the locks.
+/// program briefly inherits all descriptors, and with them the locks.
 fn is_seen_gone(place: &LockFileId, holders: &Path) {
     Patience::poll(Duration::from_millis(1), || place.is_gone(holders).then_some(())).expect("it is gone");
 }

@@ -82,7 +82,7 @@ fn read(client: &mut TcpStream) -> String {
     }
 }
 
-/// Answers like a storage account that accepts one token, but grants its owner no access.
+/// Answers like a storage account that accepts one token, but grants the token's owner no access.
 fn of_account(request: &str, token: &str) -> (&'static str, String) {
     if request.contains(&format!("authorization: Bearer {token}\r\n")) {
         ("403 Forbidden\r\nx-ms-error-code: AuthorizationPermissionMismatch", String::new())

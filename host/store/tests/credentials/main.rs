@@ -150,7 +150,7 @@ async fn signature_without_rights_is_reported_with_a_remedy() {
             assert!(line.contains(&format!("the container {CONTAINER}")) && line.contains("the rights"), "{line}");
         }
         for request in allowed {
-            // The store carries out the request, or refuses it for some other reason than missing rights.
+            // The store carries out the request, or refuses it for a reason other than missing rights.
             assert!(!line(request).contains("Misconfigured"), "{told}");
         }
     }

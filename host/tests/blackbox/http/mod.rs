@@ -39,7 +39,7 @@ fn launch_with_times(lease: Duration, grace: &str, fleet: &Fleet, name: &str, be
         .flag("--env", format!("URL={url}"))
 }
 
-/// Waits until the node's guest prints that it rests. Returns the results that the guest printed before.
+/// Waits until the node's guest prints that it rests. Returns the results that the guest has printed until then.
 fn results(fleet: &Fleet, node: &Node) -> Vec<String> {
     let lines = fleet.journal.wait(&format!("{} to rest", node.name), |events| {
         let own = |event: &&Event| event.from == node.name && event.name == "output";

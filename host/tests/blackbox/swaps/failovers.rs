@@ -74,7 +74,7 @@ fn no_version_is_replaced_while_store_is_away(fleet: Fleet) {
     let outage = fleet.store.hang();
     fleet.push_around(&next);
     // The embedded store keeps modules and leases in different files. So a node can still fetch the module while the
-    // file of the leases is locked.
+    // file that contains the leases is locked.
     if fleet.store.is_sqlite() {
         fleet.is_ready(&alpha, &next);
     }

@@ -44,7 +44,7 @@ impl Fleet {
     /// Pushes a version in a way that also works during an outage of the store.
     fn push_around(&self, version: &Version) {
         if self.store.is_sqlite() {
-            // `baton push` would also open the file of the leases, which is locked during the outage.
+            // `baton push` would also open the file that contains the leases, which is locked during the outage.
             return self.publish(&version.digest, version.bytes(), None);
         }
         let mut command = baton(self.home.path());

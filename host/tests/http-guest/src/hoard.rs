@@ -1,4 +1,4 @@
-//! Allocates as many objects of one kind as it can. Objects of each kind use the host's memory. The variable `HOARD`
+//! Allocates as many objects of one kind as it can. Each object uses some of the host's memory. The variable `HOARD`
 //! names the kind.
 
 use std::hint::black_box;
@@ -41,7 +41,7 @@ pub fn hoard(what: &str, url: &str) -> Result<String, Failure> {
         }
         "emptied" => keep(|n| {
             // Stop early, because each object takes a long time to create. If the host did not limit these objects,
-            // even this number would noticeably increase its memory.
+            // even this many would noticeably increase the host's memory use.
             if n == 1_000 {
                 return Err(Failure::fatal("enough"));
             }
@@ -59,7 +59,7 @@ pub fn hoard(what: &str, url: &str) -> Result<String, Failure> {
         }),
         "heads" => keep(|n| {
             // Stop early, because each object requires a request. If the host did not limit these objects, even this
-            // number would noticeably increase its memory.
+            // many would noticeably increase the host's memory use.
             if n == 10_000 {
                 return Err("enough".to_owned());
             }

@@ -17,11 +17,11 @@ use wasip2::io::poll::{Pollable, poll};
 baton_sdk::coordinator!(run);
 
 thread_local! {
-    /// Texts that [`rest`] prints as one line, because the tests' journal drops similar lines that come within 10 ms.
+    /// Strings that [`rest`] prints on one line, because the tests' journal drops similar lines that come within 10 ms.
     static TEXTS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Adds a text to the line that [`rest`] prints.
+/// Adds text to the line that [`rest`] prints.
 macro_rules! say {
     ($($line:tt)*) => { TEXTS.with_borrow_mut(|texts| texts.push(format!($($line)*))) };
 }

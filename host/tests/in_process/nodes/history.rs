@@ -45,7 +45,7 @@ async fn term_of_crashed_leader_is_closed_by_successor() {
     let after = fleet.past_term(next, |one| one.leaderless_ms.is_some()).await;
     assert_eq!((closed.ended.as_ref(), &after.ended), (Some(&after.begun), &None));
     assert!(after.leaderless_ms.unwrap() <= u64::try_from(leaderless.as_millis()).unwrap());
-    // When a leader hands off its term, it records itself when and why the term ended.
+    // A leader that hands off records when and why its term ended.
     let gamma = fleet.start("gamma");
     fleet.is_ready(&gamma).await;
     beta.end().await;

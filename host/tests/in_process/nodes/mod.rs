@@ -1,5 +1,6 @@
-//! Tests of several nodes in this process. The nodes share a store in memory, and the test scripts their instances.
-//! Time advances only when every task waits, so a scenario that spans minutes runs in milliseconds on any machine.
+//! Tests of several nodes in this process. The nodes share a store in memory. Their instances are not real guests: they
+//! do what the test tells them to do. Time advances only when every task waits, so a scenario that spans minutes runs
+//! in milliseconds on any machine.
 //!
 //! In addition to its own subject, each test checks that no two instances could act at the same time.
 

@@ -141,7 +141,7 @@ fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// The attributes of a node: 1 is the folder, 2 the file.
+/// The attributes of a node. Node 1 is the folder, and node 2 is the file.
 fn attributes(node: u64) -> Vec<u8> {
     let mode = if node == 1 { 0o040_755_u32 } else { 0o100_644 };
     let times = [node, 0, 0, 0, 0, 0].map(u64::to_ne_bytes).concat();

@@ -51,7 +51,7 @@ pub enum Guest {
     FailsFatally,
     /// Saves a growing count in its state until it receives a stop request, and prints the saved counts.
     KeepsHistory,
-    /// Exceeds each limit of the state.
+    /// Exceeds each limit on its state.
     SavesTooMuch,
 }
 

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
-/// Something that a kernel may lack.
+/// A feature that a kernel may lack.
 #[derive(Clone, Copy, Debug)]
 pub enum Lacks {
     /// Landlock, which restricts a process to folders and ports.

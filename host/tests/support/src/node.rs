@@ -269,8 +269,8 @@ impl Launch {
         self
     }
 
-    /// Starts the host through `program`, which receives `args` and then the host's command. `program` must exec that
-    /// command, so that the host keeps the pid.
+    /// Starts the host through `program`, whose arguments are `args`, followed by the host's command. `program` must
+    /// exec that command, so that the host keeps the pid.
     #[must_use]
     pub fn beginning_as(mut self, program: &str, args: &[&str]) -> Self {
         let mut inside = Command::new(program);
@@ -404,8 +404,8 @@ impl Node {
         named.filter_map(Pid::from_raw).collect()
     }
 
-    /// Stops the host's process at a moment when it holds no lock on the embedded store. If it held SQLite's lock while
-    /// it is stopped, no other node could take over.
+    /// Stops the host's process at a moment when it holds no lock on the embedded store. If the stopped host held
+    /// SQLite's lock, no other node could take over.
     pub fn pause_host(&self) {
         until(&format!("a moment in which {} has locked no file", self.name), || {
             self.signal(Signal::STOP);

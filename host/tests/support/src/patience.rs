@@ -6,7 +6,7 @@
 //! - time in which a compiler or a build makes progress, if one of the test's hosts has started it
 //!
 //! A wait fails once one minute ([`QUIET`]) of counted time has passed. A test that waits for many events in a row
-//! calls [`Patience::renew`] after each.
+//! calls [`Patience::renew`] after each event.
 
 #![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
 #![allow(dead_code, reason = "several test targets share the support modules")]

@@ -56,8 +56,9 @@ impl Holding {
         self.renewed + context.settings.timing.deadline_after()
     }
 
-    /// Returns 0.93 D after the last renewal, or later if the host was paused past the deadline. After such a pause,
-    /// the kill timeout is counted from the kill or the wake-up, since the gate refuses everything in the meantime.
+    /// Returns the time at which the host gives up the lease or ends itself, if the instance is not gone: 0.93 D after
+    /// the last renewal, or later if the host was paused past the deadline. After such a pause, the kill timeout is
+    /// counted from the kill or the wake-up, since the gate refuses everything in the meantime.
     pub(super) fn abort_at(&self, context: &Context, killed: Killed) -> Time {
         let timing = &context.settings.timing;
         (self.renewed + timing.abort_after()).max(killed.counted_from + timing.kill_timeout())
@@ -168,7 +169,7 @@ impl Holding {
         context.store_answers("renew");
         // The lease may have expired before this renewal took effect, and another node may have seen that. Only a
         // record that is written after the renewal keeps that node from acquiring the lease. So do not serve a term
-        // that was written before.
+        // that was written before the renewal.
         if context.time() >= self.deadline(context) {
             self.spent = self.spent.max(context.memory.highest_term);
         }

@@ -225,7 +225,8 @@ impl Holding {
             None => context.judge(&version, term, begun, &end),
         }
         if self.leave.is_none() && context.versions.digest() != Some(&version.digest) {
-            // The planned version is another one. It starts without a delay, because this outcome does not concern it.
+            // A different version is planned now. It starts without a delay, because this outcome concerns only the old
+            // version.
             self.stage = Stage::Noting { rest: Duration::ZERO };
             return None;
         }
@@ -305,7 +306,7 @@ impl Serving {
         context.versions.proven_at(&self.version, self.begun?, context.settings.probation)
     }
 
-    /// Stops using the lease and lets it expire, unless it is already known to be lost.
+    /// Stops using the lease and lets it expire, unless the lease is already known to be lost.
     fn give_up(&mut self, context: &mut Context, since_renewal: Duration) {
         if self.lost.is_none() {
             let reason = "the kernel does not end the instance's process after a kill: a disk hangs, or a debugger \

@@ -37,9 +37,9 @@ impl Holding {
         }
     }
 
-    /// Handles the answer to the recall after the wait. The answer covers every term that began during the wait, if it
-    /// was announced. If the store refuses the recall or takes too long to answer, this node never learns of such a
-    /// term. This is safe: the term's lease has expired by then, and this node skips the term's number.
+    /// Handles the answer to the recall after the wait. The answer covers every announced term that began during the
+    /// wait. If the store refuses the recall or takes too long to answer, this node never learns of such a term. This
+    /// is safe: the term's lease has expired by then, and this node skips the term's number.
     pub(super) fn recalled(
         &mut self,
         context: &mut Context,
@@ -65,8 +65,8 @@ impl Holding {
             Err(StoreError::Misconfigured(_)) if settled.is_recalled => Stage::Resting { until: context.time() },
             _ if now >= until => {
                 context.memory.skip_unknown_terms(context.now.wall);
-                // This node does not repeat the recall, so it would not notice that recalls work again. Consider this
-                // trouble ended.
+                // This node does not repeat the recall, so it would not notice that recalls work again. Treat this
+                // trouble as over.
                 context.trouble.take_if(|trouble| trouble.asked == RECALL);
                 Stage::Resting { until: context.time() }
             }

@@ -159,8 +159,8 @@ impl Holding {
 
     fn claim(&mut self, context: &mut Context) {
         let mut record = context.next_record(self.writer.record(), self.length);
-        // No other version has been served since, so the streak continues. It does not matter if the record has named
-        // another version in between.
+        // No other version has been served since, so the streak continues. It does not matter whether the record has
+        // named another version in the meantime.
         if self.streak.module == record.module {
             record.failures = self.streak.failures;
         }
@@ -239,7 +239,8 @@ impl Holding {
             // A release tells the next holder that no instance can still be running. This node does not know that.
             return leave_to_run_out(context, "another node's instance may still be running".to_string());
         }
-        // Write the mark together with the last term's outcome, but without the next term, which has not begun.
+        // Mark the record as released, and include the last term's outcome. Leave out the next term, which has not
+        // begun.
         let last = if matches!(self.stage, Stage::Noting { .. }) { self.writer.wanted() } else { self.writer.record() };
         let (writer, last, until) = (self.writer.clone(), last.cloned(), self.renewed + self.length);
         Some(Role::Releasing(Releasing::new(context, self.id, writer, last, until)))

@@ -80,8 +80,8 @@ fn draw_trouble_at_the_deadline(rng: &mut Rng, from: Instant, host: usize, lease
     }
 }
 
-/// Draws a deletion of the record, soon followed by a shutdown of the host that leads. After that, almost nothing but
-/// the host's announcement still contains its term.
+/// Draws a deletion of the record, soon followed by a shutdown of the host that leads. Afterwards, little more than the
+/// host's announcement still contains the host's term.
 fn draw_end_without_a_trace(rng: &mut Rng, from: Instant, host: usize, lease: Duration, aimed: &mut Vec<Aimed>) {
     let moment = Moment::Starts;
     let deleted = rng.between(lease / 40, lease / 10);
@@ -132,7 +132,7 @@ fn draw_pauses_after_a_kill(rng: &mut Rng, from: Instant, (host, lease): (usize,
     }
 }
 
-/// Draws a fault that fits any action.
+/// Draws a fault that any action can trigger.
 fn draw_blow(rng: &mut Rng, host: usize, lease: Duration) -> Fault {
     let length = rng.between(lease / 100, lease * 3 / 2);
     match rng.below(11) {

@@ -257,7 +257,7 @@ fn draw_letting_others_ask(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, 
     faults.sort_by_key(|(at, _)| *at);
 }
 
-/// In some plans, draws priorities for the hosts. In some plans, draws operators' commands.
+/// Draws priorities for the hosts in some plans, and operators' commands in some plans.
 fn draw_commands(rng: &mut Rng, hosts: &mut [HostPlan], heal_at: Instant, faults: &mut Vec<(Instant, Fault)>) {
     if rng.per_mille(300) {
         hosts.iter_mut().for_each(|host| host.priority = rng.pick(&[0, 50, 90, HIGHEST_PRIORITY]));
@@ -315,7 +315,7 @@ fn draw_loss_as_versions_come(rng: &mut Rng, hosts: &[HostPlan], at: Instant, fa
 }
 
 /// Draws the case that makes it necessary to wait after a break: the leader cannot find out about the break, and the
-/// candidates live only briefly.
+/// other hosts soon crash, step down or shut down.
 fn draw_trouble_after_a_break(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut Vec<(Instant, Fault)>) {
     let cut_off = rng.below(hosts.len() as u64) as usize;
     let length = hosts[cut_off].lease;

@@ -21,7 +21,7 @@ pub const DRIFT_PPM: i64 = 30_000;
 /// the lease, so `(0.93 + 0.07 / 3) * (1 + drift) / (1 - drift)`, plus the lateness of a wake-up, must stay below 1.
 pub const DRIFT_WITH_WORDS_PPM: i64 = 18_000;
 /// Maximum slew of one of a host's clocks against its others, in millionths. Slew is harmless: the fastest clock limits
-/// what a host may do, and the slowest clock ends its waits.
+/// what a host may do, and the slowest clock determines when its waits end.
 pub const SLEW_PPM: u64 = 90_000;
 /// Maximum time that a request may take to reach the store, in multiples of D.
 pub const LATEST_ARRIVAL: u32 = 3;

@@ -65,7 +65,7 @@ pub struct World {
     /// The id under which an outside client has acquired the lease.
     outside: Option<LeaseId>,
     pub coverage: Coverage,
-    /// The plan's decisions that differ from a run without faults.
+    /// The plan's decisions that differ from those of a run without faults.
     pub fates: BTreeMap<Key, Fate>,
     pub lives: BTreeMap<Key, Life>,
     /// A readable text for each event, recorded only on request.

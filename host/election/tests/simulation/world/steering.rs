@@ -43,7 +43,7 @@ pub struct Heard {
     maintenance: Option<u64>,
     /// True if the process has held the lease since the transfer began.
     has_held: bool,
-    /// True if the process has given up the lease after that. This can end the transfer early.
+    /// True if the process has since given up that lease. This can end the transfer early.
     has_released: bool,
     /// The version of the steering object in the last answer, if that was the answer to a survey.
     surveyed: Option<Option<Version>>,

@@ -628,8 +628,8 @@ fn replaced_by(request: &Request, asked: &Steering) -> Option<String> {
     Some(format!("a later command replaced the request: {}, by {}", escape(&what), escape(&other.order.told())))
 }
 
-/// Returns the live nodes that support steering but have not confirmed this mark. A confirmation in an announcement in
-/// `before` does not count.
+/// Returns the live nodes that support steering but have not confirmed this mark. An announcement that is also in
+/// `before` does not count as a confirmation.
 pub(super) fn unconfirmed<'a>(
     now: OffsetDateTime,
     nodes: &'a [Announcement],

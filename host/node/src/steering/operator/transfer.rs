@@ -102,8 +102,8 @@ impl CommandRun<'_> {
         let mut other_leader = None;
         let taken = self.wait_until(deadline, |seen| match seen.leader() {
             Some(leader) if leader.incarnation == target => true,
-            // If the previous leader has a higher term, count it only after the lease was given up. Until then, it may
-            // be another term under the same lease.
+            // If the previous leader has a higher term, it counts as a new leader only if it gave up the lease in
+            // between. Otherwise, the higher term may be under the same lease.
             Some(leader)
                 if leader.term > last
                     && (is_given_up || before.as_ref().is_none_or(|one| one.incarnation != leader.incarnation)) =>
@@ -175,7 +175,7 @@ impl CommandRun<'_> {
                 announcement.at
             ));
         }
-        // When the target reads this request, all other reasons for ineligibility end.
+        // Refuse only for these reasons: all others end when the target reads this request.
         if let Some(why) = announcement
             .ineligible
             .as_ref()

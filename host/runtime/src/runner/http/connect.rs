@@ -54,7 +54,7 @@ impl From<Error> for NotOpened {
 pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// Flags with which the user of a connection controls it. Clones share the flags.
+/// Flags with which the rest of the runner controls a connection. Clones share the flags.
 #[derive(Clone, Debug)]
 pub(super) struct Signals(Arc<Signalled>);
 

@@ -52,9 +52,9 @@ pub(crate) fn link<T: 'static>(
 /// Starts a request.
 ///
 /// # Errors
-/// Returns why the request is invalid or not allowed. As `wasi:http` specifies, `handle` returns this error at once,
-/// not through the future response. If the error came through the response, a client that sends the body first would
-/// find the body's stream closed, and report that instead of the refusal.
+/// Returns why the request is invalid or not allowed. As `wasi:http` specifies, `handle` returns this error itself, not
+/// through the future response. Otherwise, a client that sends the body first would find the body's stream closed, and
+/// would report that error instead of the refusal.
 fn begin(http: &Http, asked: HostOutgoingRequest, waits: Waits) -> Result<HostFutureIncomingResponse, Error> {
     let shared = &http.hooks.shared;
     let admitted = shared.admit(request_of(asked)?, waits)?;
@@ -66,7 +66,8 @@ fn begin(http: &Http, asked: HostOutgoingRequest, waits: Waits) -> Result<HostFu
     })))
 }
 
-/// Returns the error code for a refusal. All other codes are about connections, and a refused request has none.
+/// Returns the error code for a refusal. All other codes are about connections, and a refused request has no
+/// connection.
 fn code(refused: Error) -> types::ErrorCode {
     match refused {
         Error::HttpProtocolError => types::ErrorCode::HttpProtocolError,

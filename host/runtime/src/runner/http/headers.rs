@@ -51,7 +51,7 @@ pub(super) fn is_forbidden(name: &HeaderName) -> bool {
         || DEFAULT_FORBIDDEN_HEADERS.iter().any(|word| is_disguised(word.as_str()))
 }
 
-/// Normalizes a byte of a header name in the way that the most lenient servers do.
+/// Normalizes a byte of a header name as the most lenient servers do.
 pub(super) fn plain(byte: u8) -> u8 {
     if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' }
 }

@@ -14,7 +14,7 @@ use baton_base::clock::Clock;
 /// Default timeout for opening a connection, including the DNS lookup and TLS.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Default timeout for the head of the response, and for each further part of its body.
+/// Default timeout for the head of the response, and then for each part of its body.
 const WAIT: Duration = Duration::from_secs(10);
 
 /// Time before the deadline at which every wait ends, so that the guest still has time to handle the error.
@@ -53,7 +53,7 @@ pub(super) const FIELD_BYTES: usize = 32 << 10;
 /// Maximum number of idle connections of an instance.
 pub(super) const IDLE: usize = 16;
 
-/// Time for which an idle connection is kept. It is shorter than a server's, which is usually 5 s or more.
+/// Time for which an idle connection is kept. Most servers keep idle connections longer, for 5 s or more.
 pub(super) const IDLE_FOR: Duration = Duration::from_secs(4);
 
 #[derive(Clone, Copy, Debug)]

@@ -74,7 +74,7 @@ async fn state(store: &SqliteStore) -> LeaseState {
 }
 
 /// Waits until the lease is abandoned. This may take a moment: if another test starts a program at this time, the
-/// program briefly holds copies of all descriptors, and thereby the locks.
+/// program briefly inherits all descriptors, and with them the locks.
 async fn is_seen_abandoned(store: &SqliteStore, n: u128) {
     let sees = async {
         while state(store).await != (LeaseState::Abandoned { holder: id(n) }) {
