@@ -44,8 +44,8 @@ async fn is_up(term: &AsyncTerm, url: &str) -> Result<bool, Failure> {
             }
         }
     };
-    // If the host asks this instance to stop, this future returns the stop as an error, and so does the coordinator. A
-    // returned stop does not count as a failure.
+    // If the host asks this instance to stop, this future returns that request as an error, which the coordinator then
+    // returns, too. The host does not count this as a failure.
     let too_late = async {
         term.sleep(Duration::from_secs(10)).await?;
         Ok(false)

@@ -123,7 +123,7 @@ impl Readings {
     }
 }
 
-/// Elapsed time in nanoseconds: the time of the boot clock, corrected by how the other clocks drift against it.
+/// Elapsed time in nanoseconds: the boot clock's time, corrected for the drift of the other clocks relative to it.
 #[derive(Debug, Default)]
 struct Elapsed {
     /// The differences of the raw clock and the wall clock from the boot clock, as last noted. Positive if they are

@@ -24,7 +24,7 @@ use tokio::time::{Instant, timeout_at};
 const LEASE: Duration = Duration::from_secs(2);
 /// Maximum time to wait for each step. Unless the machine is busy, each step takes much less time.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Number of lines that a leader's instance prints before the demo ends the leader.
+/// Number of lines that a leader's instance prints before the demo stops the leader.
 const BEATS: usize = 3;
 
 #[tokio::main(flavor = "current_thread")]

@@ -127,8 +127,8 @@ pub enum StoreError {
     /// The lease cannot be acquired or reclaimed: another client holds it, or it is being broken.
     #[error("the lease is held by another client")]
     Held,
-    /// The lease is certainly not held under the id. It expired and another client acquired it, or it was broken,
-    /// released or deleted.
+    /// The lease is certainly no longer held with the request's lease id. It expired and another client acquired it,
+    /// or it was broken, released or deleted.
     #[error("the lease is lost: {0}")]
     Lost(String),
     /// The object does not have the required version, or the object to be created already exists. Read the object

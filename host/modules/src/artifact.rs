@@ -105,7 +105,7 @@ impl Artifact {
         Ok(Self { file, checksum: written, outline: Outline::from_bytes(outline) })
     }
 
-    /// Returns the checksum of the key and of the artifact's content.
+    /// Returns the checksum over the key and the artifact's content.
     pub fn checksum(&self) -> &[u8] {
         &self.checksum
     }

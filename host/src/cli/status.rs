@@ -199,7 +199,7 @@ pub fn print_again(
     json: bool,
 ) -> io::Result<bool> {
     if json {
-        // Print only rows to stdout, and errors to stderr.
+        // Print nothing but rows to stdout; print errors to stderr.
         return match read {
             Ok((rows, unread)) => {
                 for error in unread {

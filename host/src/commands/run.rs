@@ -235,7 +235,7 @@ fn implicit_paths(config: &Config, workshop: Option<&Workshop>) -> Vec<TrustedPa
     }
     for (name, what) in FOLDERS {
         for folder in variable(name).iter().flat_map(std::env::split_paths) {
-            // An empty entry means the working folder.
+            // An empty entry means the working directory.
             add(name, what, Path::new(".").join(folder), true);
         }
     }

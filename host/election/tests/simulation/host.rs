@@ -140,7 +140,7 @@ impl Process {
         Time(self.shown.most + self.run(now, self.shown.slew.max(0)) + self.jumped)
     }
 
-    /// The slowest of the machine's clocks. A step of the wall clock does not move it.
+    /// The time elapsed by the slowest of the machine's clocks. A step of the wall clock does not change it.
     pub fn least(&self, now: Instant) -> Duration {
         self.shown.least + self.run(now, self.shown.slew.min(0))
     }

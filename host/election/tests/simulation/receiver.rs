@@ -49,7 +49,7 @@ impl Receiver {
         Ok(false)
     }
 
-    /// Receives an effect that takes no time to arrive, from an instance whose gate is open.
+    /// Receives an effect of an instance whose gate is open. The effect arrives instantly.
     pub fn takes_at_once(&mut self, sent: Sent) -> Checked {
         if self.takes(sent)? {
             return broken("terms_only_rise", format!("{sent:?} is refused, after {:?}", self.highest));

@@ -39,7 +39,7 @@ pub enum Failure {
     Unreachable(String),
     /// The registry refuses these credentials. Retry with increasing waits, and read the credentials again each time.
     Denied(String),
-    /// The registry's response is unacceptable. Retry with increasing waits.
+    /// The registry's response is unacceptable. Retry with backoff.
     Refused(String),
     /// The module does not exist yet. Poll again soon.
     Missing(String),

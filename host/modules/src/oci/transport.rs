@@ -211,7 +211,7 @@ impl Resolve for Lookup {
     }
 }
 
-/// Keeps only those of a name's addresses to which a request may be sent.
+/// Keeps only the addresses of `name` that a request may be sent to.
 fn within_reach(trusted: &BTreeSet<String>, name: &str, found: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
     if trusted.contains(&name.to_ascii_lowercase()) {
         return Ok(found);

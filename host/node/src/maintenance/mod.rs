@@ -104,7 +104,7 @@ pub struct Maintenance {
     pub trackers: Vec<Arc<ElectionTracker>>,
     /// The channel to the supervisors of these elections.
     pub drained: watch::Sender<Drained>,
-    /// The log for the events.
+    /// The log to which events are written.
     pub log: Log,
 }
 

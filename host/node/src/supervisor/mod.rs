@@ -154,7 +154,7 @@ struct Run {
     requests: JoinSet<Input>,
     ready_modules: ReadyModules<PreparedVersion>,
     serving: Option<Serving>,
-    /// The deadline by which the instance's lines must be written.
+    /// The deadline for writing the lines that the instance has printed.
     lines: Option<Deadline>,
     /// The last instance, if another version is about to replace it.
     replaced: Option<Replaced>,

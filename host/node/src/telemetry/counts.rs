@@ -87,7 +87,7 @@ words! {
 words! {
     /// The outcome of an instance, as in the `ended` event.
     Ended {
-        /// The coordinator was done.
+        /// The coordinator had finished its work.
         Done => "done",
         /// The instance failed, and a retry may help.
         Failed => "failed",

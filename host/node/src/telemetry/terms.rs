@@ -79,7 +79,7 @@ impl Terms {
         }
     }
 
-    /// Sets the time without a leader before the current term.
+    /// Records how long the election had no leader before the current term.
     pub(super) fn follows_on(&self, leaderless: Duration) {
         if let Some((serving, is_taken)) = &mut self.lock().serving {
             (serving.leaderless, *is_taken) = (Some(leaderless), false);

@@ -24,7 +24,8 @@ use baton_base::clock::Clock;
 /// Minimum interval between two counts of the handles.
 const COUNT_HANDLES_EVERY: Duration = Duration::from_millis(100);
 
-/// Number of calls to [`Holdings::table`] between two checks of whether a count is due. Each check reads the clock.
+/// Number of calls to [`Holdings::table`] between two checks whether it is time to count again, because each check
+/// reads the clock.
 const LOOK_EVERY: u32 = 64;
 
 /// Memory (bytes) that the runner may keep for an instance, in addition to the memory that the instance was granted but

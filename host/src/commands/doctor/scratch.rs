@@ -25,7 +25,7 @@ const REMOVED_WITHIN: Duration = Duration::from_secs(10);
 /// Shortest lease for a test, even if the store permits shorter leases. Several requests must fit into the duration of
 /// the lease.
 const SHORTEST: Duration = Duration::from_secs(3);
-/// Maximum number of requests and maximum time for all checks together. Both are several times as high as the checks
+/// Maximum number of requests and maximum time for all checks together. Both are several times what the checks
 /// need on a slow store.
 const MOST_REQUESTS: u32 = 5_000;
 const LONGEST: Duration = Duration::from_secs(300);

@@ -445,7 +445,7 @@ impl Node {
         self.journal.event(&format!("{what} of {}", self.name), |event| event.from == self.name && test(event))
     }
 
-    /// Waits for this node's first event `name` in a term above `above`.
+    /// Waits for this node's first `name` event in a term higher than `above`.
     pub fn after(&self, above: u64, name: &str) -> Event {
         self.event(&format!("`{name}` above term {above}"), |event| event.name == name && event.term > above)
     }

@@ -24,8 +24,8 @@ pub(super) struct Serving {
     /// The end of the grace period, once the instance has been asked to stop.
     pub(super) grace_ends: Option<Time>,
     pub(super) killed: Option<Killed>,
-    /// True if the instance's process is ending, by the kill or by itself, but the operating system has not finished
-    /// removing it.
+    /// True if the instance's process is ending, whether killed or on its own, but the operating system has not
+    /// finished removing it.
     pub(super) dying: bool,
     /// True if the instance was not gone in time.
     pub(super) overdue: bool,
