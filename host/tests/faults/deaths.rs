@@ -218,9 +218,14 @@ impl Fleet {
             Point::Renewal => std::thread::sleep(LEASE / 6 - Duration::from_millis(150)),
         }
         std::thread::sleep(case.after);
+        // The death ends only terms of `leader`. If `leader` has handed off in the meantime, its successor's term
+        // continues, and an effect of that term ends the wait below.
+        let last_of_leader = |(node, term): (usize, u64)| if node == leader { term } else { term.saturating_sub(1) };
+        let latest = self.judge().latest().map_or(0, |effect| last_of_leader((effect.node, effect.term)));
+        let elected = self.log().elected.map_or(0, last_of_leader);
         // If only the runner should die, but no runner has started yet, no process dies. The term that began with the
         // last election then continues, and its first effect ends the wait below.
-        let before = if case.dies == Dies::Runner { self.latest() } else { self.latest().max(self.elected_term()) };
+        let before = if case.dies == Dies::Runner { latest } else { latest.max(elected) };
         let died = now();
         self.log().note(&format!("{case}: {}", NAMES[leader]));
         match case.dies {
@@ -254,15 +259,6 @@ impl Fleet {
         let elected = || self.log().elected;
         let (node, _) = Patience::poll(POLL_INTERVAL, elected).map_err(|_| "nobody is elected".to_owned())?;
         Ok(node)
-    }
-
-    /// The latest term for which a leader was elected, even if none of the term's effects has arrived yet.
-    fn elected_term(&self) -> u64 {
-        self.log().elected.map_or(0, |(_, term)| term)
-    }
-
-    fn latest(&self) -> u64 {
-        self.judge().latest().map_or(0, |effect| effect.term)
     }
 
     fn swap(&self) {
