@@ -353,7 +353,7 @@ Examples:
 pub(super) struct Run {
     #[command(flatten)]
     pub flags: Flags<AllFlags>,
-    /// Print the value and source of each setting, with secrets hidden, and exit
+    /// Print each setting and its source, without secrets, and exit
     #[arg(long)]
     pub print_config: bool,
 }

@@ -174,7 +174,7 @@ settings! {
     Create = switch("create", "false", "Create the Azure store's container if it does not exist")
         .details("Baton always creates the folder of an SQLite store.");
     Node = setting("node", Shape::Text, "ID", "ID of this node")
-        .shown_default("the machine's name plus a number that is unique on this machine")
+        .shown_default("the host name and a number")
         .common();
     LogFormat = setting("log-format", Shape::Text, "FORMAT", "Log format: text or json")
         .default("text")
@@ -193,12 +193,13 @@ settings! {
         "priority",
         Shape::Number,
         "NUMBER",
-        "Priority from 0 to 100: at 100, this node takes a free lease at once; at 0, it waits up to 2 s first",
+        "Priority from 0 to 100 for taking a free lease",
     )
     .default("100")
+    .details("At 100, this node takes a free lease at once. At 0, it waits up to 2 s first.")
     .of_coordinator(LEADERSHIP)
     .common();
-    Preempt = switch("preempt", "false", "While leading, hand over to a healthy node with a higher priority")
+    Preempt = switch("preempt", "false", "Hand over to a node with a higher priority")
         .details(
             "The other node must be eligible and have the same module ready. If an operator made this node the \
              leader, it does not hand over.",
@@ -209,7 +210,7 @@ settings! {
         "stall-after",
         Shape::Text,
         "DURATION",
-        "Step down if the coordinator reports no progress for this long",
+        "Step down after this long without progress",
     )
     .default("off")
     .of_coordinator(LEADERSHIP)
@@ -219,7 +220,7 @@ settings! {
         "restart",
         Shape::Text,
         "POLICY",
-        "When to run the coordinator again after it ends: always or on-failure",
+        "When to run again: always or on-failure",
     )
     .default("always")
     .one_of(&["always", "on-failure"])
@@ -233,7 +234,7 @@ settings! {
         "restart-delay",
         Shape::Text,
         "DURATION",
-        "How long to wait before the next term once the coordinator is done",
+        "Time between a finished run and the next term",
     )
     .default("60s")
     .of_coordinator(COORDINATOR)
@@ -250,7 +251,7 @@ settings! {
         "dir",
         Shape::List,
         "HOST::GUEST[:ro]",
-        "Host folder to share with the coordinator, and its path inside the sandbox",
+        "Host folder to share, and its path in the sandbox",
     )
     .details(
         "With `:ro`, access is read-only. Writes that the operating system accepted before the term ended may still \
@@ -273,7 +274,7 @@ settings! {
         )
         .of_coordinator(COORDINATOR)
         .common();
-    Secret = setting("secret", Shape::Secrets, "K=SOURCE", "Secret for the coordinator: K=file:PATH or K=env:VARIABLE")
+    Secret = setting("secret", Shape::Secrets, "K=SOURCE", "Secret: K=file:PATH or K=env:VARIABLE")
         .details(
             "The coordinator reads a secret in the same way as a variable set with --config-var. Baton never shows the \
              secret's value, and rereads the file for each term. In baton.toml: secret = { token = { file = \"PATH\" } \
@@ -300,7 +301,7 @@ settings! {
         "probation",
         Shape::Text,
         "DURATION",
-        "How long a new version is on probation: if it fails during this time, it is rolled back",
+        "Time in which failures of a new version roll it back",
     )
     .default("30s")
     .of_coordinator(VERSIONS)
@@ -336,7 +337,7 @@ settings! {
         .default("256MiB")
         .of_coordinator(LIMITS)
         .common();
-    MaxState = setting("max-state", Shape::Text, "SIZE", "Maximum size of the coordinator's state (keys plus values)")
+    MaxState = setting("max-state", Shape::Text, "SIZE", "Maximum size of the coordinator's state")
         .default("4MiB")
         .of_coordinator(LIMITS)
         .common();
@@ -369,7 +370,7 @@ settings! {
         "admin-token-file",
         Shape::Text,
         "PATH",
-        "File with the token that is required for logs and steering",
+        "File with the token for logs and steering",
     )
     .default("none")
     .details(
