@@ -501,7 +501,7 @@ Example:
     StepDown {
         #[command(flatten)]
         of: SteeringOf,
-        /// How long the node must wait after stepping down before it may lead again, from 1s to 24h
+        /// Time for which the node may not lead again, from 1s to 24h
         #[arg(long = "for", value_name = "DURATION", default_value = "60s")]
         period: String,
         #[command(flatten)]

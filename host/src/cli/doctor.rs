@@ -20,7 +20,7 @@ use baton_base::escape::escape;
 /// descriptors and isolation. If you name a module, it also checks the module as `baton check` does.
 ///
 /// The checks take two to three times the lease duration, or about 40 s on Azure. The command exits with 1 if it finds
-/// a problem that would break one of Baton's guarantees.
+/// a problem that would break one of Baton's promises.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -64,9 +64,9 @@ impl DoctorArguments {
 pub enum Level {
     /// Nothing to do.
     Ok,
-    /// The finding degrades service, but breaks none of Baton's guarantees.
+    /// The finding degrades service, but breaks none of Baton's promises.
     Warning,
-    /// The finding would break one of Baton's guarantees, or would prevent all nodes from leading.
+    /// The finding would break one of Baton's promises, or would prevent all nodes from leading.
     Problem,
 }
 
@@ -101,7 +101,7 @@ impl Finding {
         Self { check, level: Level::Ok, found: found.into(), means: None, remedy: None }
     }
 
-    /// Creates a warning: a finding that degrades service, but breaks none of Baton's guarantees.
+    /// Creates a warning: a finding that degrades service, but breaks none of Baton's promises.
     pub fn warning(
         check: &'static str,
         found: impl Into<String>,
@@ -111,7 +111,7 @@ impl Finding {
         Self { level: Level::Warning, ..Self::problem(check, found, means, remedy) }
     }
 
-    /// Creates a problem: a finding that would break one of Baton's guarantees.
+    /// Creates a problem: a finding that would break one of Baton's promises.
     pub fn problem(
         check: &'static str,
         found: impl Into<String>,

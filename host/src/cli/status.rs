@@ -7,7 +7,7 @@ use baton_election::{ElectionName, LeaseState, Outcome, Snapshot, Term};
 use serde::{Serialize, Serializer};
 
 use super::nodes::in_one_cell;
-use super::print::{print_error, print_json, print_json_again};
+use super::print::{print_error, print_json, print_json_again, to_the_second};
 use super::progress::moves_its_cursor;
 use super::tone::{Tone, on_stdout, print_drawing, print_styled, table};
 use crate::config::ConfigError;
@@ -210,7 +210,7 @@ pub fn print_again(
             Err(error) => Ok(print_error(error)),
         };
     }
-    let at = rfc3339(Duration::from_secs(at.as_secs())).replace(".000000", "");
+    let at = to_the_second(&rfc3339(at));
     let body = match read {
         Ok((rows, unread)) => {
             let errors = unread.iter().map(|error| format!("error: {error}\n")).collect::<String>();
@@ -255,11 +255,7 @@ fn text(rows: &[StatusRow]) -> String {
             row.lease.as_str().to_string(),
             dash(row.term.map(|term| term.to_string())),
             dash(node),
-            dash(
-                row.since
-                    .filter(|_| leads)
-                    .map(|since| rfc3339(Duration::from_secs(since.as_secs())).replace(".000000", "")),
-            ),
+            dash(row.since.filter(|_| leads).map(|since| to_the_second(&rfc3339(since)))),
             dash(row.module.as_deref().map(short)),
             dash(row.outcome.clone().or(row.failures.and_then(in_a_row))),
             dash(in_one_cell(&row.labels)),

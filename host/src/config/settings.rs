@@ -189,16 +189,11 @@ settings! {
         .default("5s")
         .of_coordinator(LEADERSHIP)
         .common();
-    Priority = setting(
-        "priority",
-        Shape::Number,
-        "NUMBER",
-        "Priority from 0 to 100 for taking a free lease",
-    )
-    .default("100")
-    .details("At 100, this node takes a free lease at once. At 0, it waits up to 2 s first.")
-    .of_coordinator(LEADERSHIP)
-    .common();
+    Priority = setting("priority", Shape::Number, "NUMBER", "Priority from 0 to 100 for taking a free lease")
+        .default("100")
+        .details("At 100, this node takes a free lease at once. At 0, it waits up to 2 s first.")
+        .of_coordinator(LEADERSHIP)
+        .common();
     Preempt = switch("preempt", "false", "Hand over to a node with a higher priority")
         .details(
             "The other node must be eligible and have the same module ready. If an operator made this node the \
@@ -206,15 +201,10 @@ settings! {
         )
         .of_coordinator(LEADERSHIP)
         .common();
-    StallAfter = setting(
-        "stall-after",
-        Shape::Text,
-        "DURATION",
-        "Step down after this long without progress",
-    )
-    .default("off")
-    .of_coordinator(LEADERSHIP)
-    .common();
+    StallAfter = setting("stall-after", Shape::Text, "DURATION", "Step down after this long without progress")
+        .default("off")
+        .of_coordinator(LEADERSHIP)
+        .common();
 
     Restart = setting(
         "restart",
@@ -230,15 +220,10 @@ settings! {
     )
     .of_coordinator(COORDINATOR)
     .common();
-    RestartDelay = setting(
-        "restart-delay",
-        Shape::Text,
-        "DURATION",
-        "Time between a finished run and the next term",
-    )
-    .default("60s")
-    .of_coordinator(COORDINATOR)
-    .common();
+    RestartDelay = setting("restart-delay", Shape::Text, "DURATION", "Time between a finished run and the next term")
+        .default("60s")
+        .of_coordinator(COORDINATOR)
+        .common();
     AllowHttp = setting("allow-http", Shape::TextOrList, "URL", "Server that the coordinator may call over HTTP")
         .details(
             "Write the scheme, the host and, optionally, a port and a path prefix: https://api.example.com/v1. \
@@ -297,26 +282,16 @@ settings! {
     .default("none")
     .of_coordinator(COORDINATOR);
 
-    Probation = setting(
-        "probation",
-        Shape::Text,
-        "DURATION",
-        "Time in which failures of a new version roll it back",
-    )
-    .default("30s")
-    .of_coordinator(VERSIONS)
-    .common();
+    Probation = setting("probation", Shape::Text, "DURATION", "Time in which failures of a new version roll it back")
+        .default("30s")
+        .of_coordinator(VERSIONS)
+        .common();
     Pin = setting("pin", Shape::TextOrList, "DIGEST", "Run only modules with this digest")
         .details("In baton.toml: pin = [\"sha256:…\"]. `baton check` prints a module's digest.")
         .of_coordinator(VERSIONS);
-    Trust = setting(
-        "trust",
-        Shape::TextOrList,
-        "KEYFILE",
-        "Run only modules signed with a minisign key from this file",
-    )
-    .details("The file, such as minisign.pub, may hold several keys. In baton.toml: trust = [\"minisign.pub\"].")
-    .of_coordinator(VERSIONS);
+    Trust = setting("trust", Shape::TextOrList, "KEYFILE", "Run only modules signed with a minisign key from this file")
+        .details("The file, such as minisign.pub, may hold several keys. In baton.toml: trust = [\"minisign.pub\"].")
+        .of_coordinator(VERSIONS);
     CompileTimeout = setting("compile-timeout", Shape::Text, "DURATION", "CPU time limit for compiling a module")
         .default("60s")
         .details(
@@ -339,6 +314,7 @@ settings! {
         .common();
     MaxState = setting("max-state", Shape::Text, "SIZE", "Maximum size of the coordinator's state")
         .default("4MiB")
+        .details("Keys and values count.")
         .of_coordinator(LIMITS)
         .common();
     MaxRequests = setting("max-requests", Shape::Number, "NUMBER", "Maximum number of HTTP requests in flight")

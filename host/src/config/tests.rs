@@ -231,7 +231,7 @@ fn old_name_is_refused_with_the_new_name() {
         [("BATON_FILE", "BATON_CONFIG"), ("BATON_PAUSE", "BATON_RESTART_DELAY"), ("BATON_ARGS", "BATON_ARG")]
     {
         let error = Case::new("").error(&[(old, "x")], &["x.wasm"]);
-        assert!(error.starts_with(&format!("{old}: ")) && error.contains(new), "{error}");
+        assert!(error.starts_with(&format!("{old}: ")) && error.ends_with(&format!(" is now called {new}")), "{error}");
     }
     // In earlier versions, `--config` had another meaning, so this value may be a secret.
     for (variable, flag) in [("BATON_CONFIG", "token=s3cr3t"), ("", "--config=token=s3cr3t")] {

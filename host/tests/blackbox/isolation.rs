@@ -69,8 +69,8 @@ fn standby_waits_for_expiry_when_kernel_lacks_seccomp() {
 fn doctor_names_what_the_kernel_lacks() {
     let fleet = Fleet::new(Store::sqlite());
     for (lacks, level, found, remedy) in [
-        (Lacks::Landlock, "warning", "Landlock", "--allow-weaker-isolation"),
-        (Lacks::Seccomp, "warning", "seccomp", "profile that allows both"),
+        (Lacks::Landlock, "warning", "does not provide Landlock", "--allow-weaker-isolation"),
+        (Lacks::Seccomp, "warning", "does not provide seccomp filters", "profile that allows both"),
         (Lacks::Pidfds, "problem", "pidfd_open", "Linux 5.4"),
     ] {
         let mut doctor = fleet.baton(&["doctor", "--quick", "--output=json"]);

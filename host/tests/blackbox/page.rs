@@ -527,7 +527,7 @@ fn rollback_lists_versions_to_choose_from() {
     assert_eq!((&options[2][0], &options[2][1]), (&json!(old), &json!(false)), "{options}");
     browser.run(&page.command("choose", json!({"at": "#ask-digest", "value": old})));
     page.click("#ask-go");
-    page.wait("#toast", |result| result.contains(old) && result.contains("current"));
+    page.wait("#toast", |result| result.contains(old) && result.contains("is now the current version"));
     assert_eq!(page.console(), json!([]));
     fleet.check_promises();
 }

@@ -129,6 +129,7 @@ fn watchdog_ends_host_when_its_supervisor_is_stopped() {
     let words = last_words(&fleet);
     // The host logged its last event before the lease could have expired.
     assert!(words.ts < safe + LEASE, "{words:?} is not within D of {safe}");
+    assert!(words.text("reason").contains("the host exits"), "{words:?}");
     fleet.check_promises();
 }
 

@@ -73,7 +73,7 @@ impl Clocks {
             return Finding::warning(
                 CHECK,
                 found,
-                "the clock is being slewed, or the machine slept: leaders have less time to renew, but no guarantee is \
+                "the clock is being slewed, or the machine slept: leaders have less time to renew, but no promise is \
                  broken",
                 "check this machine's time service (`chronyc tracking`, `timedatectl`), then run `baton doctor` again",
             );
@@ -110,7 +110,7 @@ pub(super) fn file_events() -> Finding {
         Some(found) => Finding::warning(
             CHECK,
             found,
-            "hosts notice a takeover, a push or a new file later; no guarantee depends on inotify",
+            "hosts notice a takeover, a push or a new file later; no promise depends on inotify",
             "fix the cause that the finding names",
         ),
     }
@@ -170,7 +170,7 @@ fn try_folder(folder: &Path) -> io::Result<Option<String>> {
 pub(super) fn cache(examined: &DoctorSettings) -> Finding {
     const CHECK: &str = "cache";
     const MEANS: &str = "the host compiles all modules again at each start";
-    const REMEDY: &str = "fix the cause that the finding names; no guarantee depends on the cache";
+    const REMEDY: &str = "fix the cause that the finding names; no promise depends on the cache";
     let Some(folder) = examined.cache.as_deref() else {
         return Finding::ok(CHECK, "no cache is configured: the host compiles modules at each start");
     };

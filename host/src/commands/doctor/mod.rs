@@ -1,4 +1,4 @@
-//! `baton doctor`: checks that the store and this machine have the properties on which Baton's guarantees depend. The
+//! `baton doctor`: checks that the store and this machine have the properties on which Baton's promises depend. The
 //! store's checks are test cases from [`baton_store::conformance`]. They run in [`Scratch`] elections, which are
 //! removed before the command ends, even after an error or a signal.
 
