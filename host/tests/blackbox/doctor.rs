@@ -165,7 +165,7 @@ fn machine_problems_are_reported_with_remedies() {
                  mkdir -p \"$folder\"; mount -t tmpfs -o ro tmpfs \"$folder\"; done; ulimit -n 64";
     let without = diagnosis(&finish(with_mounts(&doctor, setup)), 1);
     for (check, level, remedy) in [
-        ("cache", "warning", "no guarantee depends on the cache"),
+        ("cache", "warning", "no promise depends on the cache"),
         ("state-folder", "warning", "XDG_STATE_HOME"),
         ("descriptors", "problem", "LimitNOFILE="),
     ] {
