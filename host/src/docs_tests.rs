@@ -50,7 +50,7 @@ fn docs_state_the_moments_of_a_lease() {
     }
 }
 
-/// The host starts to drop an instance by 0.8 D. It has finished by 0.85 D, even if the instance uses all the memory
+/// The host starts to drop an instance by 0.8 D, and has finished by 0.85 D, even if the instance uses all the memory
 /// that the default `--max-memory` allows.
 #[test]
 fn instance_is_dropped_by_0_85_d() {

@@ -1,9 +1,9 @@
-//! Reads certificates and keys again on SIGHUP, while the host runs. If any of them cannot be used, the host keeps all
-//! of the previous ones.
+//! Reads certificates and keys again on SIGHUP, while the host runs. If one of these files cannot be used, the host
+//! keeps all previous certificates and keys.
 //!
 //! Some files need no signal: the admin endpoint's token is read for each request, a secret for each term, and the
-//! token of a workload identity for each use. A reload only checks them, so that mistakes are reported at once. It also
-//! reports changed settings that take effect only at the next start.
+//! token of a workload identity for each use. A reload only checks these files, so that mistakes are reported at once.
+//! A reload also reports changed settings that take effect only at the next start.
 
 use tokio::signal::unix::Signal;
 
@@ -25,8 +25,8 @@ enum NotReloaded {
     Thread(#[from] tokio::task::JoinError),
 }
 
-/// The parts of a host that a reload replaces, and the startup configuration, with which a reload compares the current
-/// one.
+/// The parts of a host that a reload replaces, and the startup configuration, which a reload compares with the current
+/// configuration.
 #[derive(Clone)]
 pub struct Reload {
     /// The configuration from the host's start.

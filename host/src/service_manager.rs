@@ -1,7 +1,7 @@
 //! Notifications to the service manager that started this process: systemd, through the `sd_notify` protocol.
 //!
-//! The notifications report the host's phases and its state for `systemctl status`. As long as nothing is stuck
-//! ([`Watched::is_stuck`], as for `/livez`), they also include watchdog pings. A separate thread sends the
+//! The notifications report the host's phases and its state for `systemctl status`. They also include watchdog pings,
+//! unless something is stuck ([`Watched::is_stuck`], which `/livez` reports, too). A separate thread sends the
 //! notifications, so that a manager that does not read them cannot delay anything else.
 
 use std::collections::VecDeque;
@@ -147,8 +147,9 @@ impl ServiceManager {
         }
     }
 
-    /// Sends all unsent messages, and the status `now` if it differs from the last `status`. If sending fails, the
-    /// remaining messages are kept for the next call.
+    /// Sends all unsent messages, the status if it has changed, and a watchdog ping unless something is stuck. If
+    /// something is stuck, the status is `stuck` instead of `now`. If sending fails, the remaining messages are kept
+    /// for the next call.
     fn say(&self, unsent: &mut VecDeque<String>, status: &mut String, now: String, stuck: &[String]) -> io::Result<()> {
         while let Some(message) = unsent.front() {
             self.send(message)?;

@@ -1,7 +1,8 @@
 //! Requests by signal: SIGINT (Ctrl-C) and SIGTERM end the process, and SIGHUP reloads its files.
 //!
-//! In a process with a terminal, SIGHUP also requests a shutdown: it means that the terminal was closed, and would
-//! otherwise end the process without a clean shutdown. If SIGHUP is ignored, as under `nohup`, it stays ignored.
+//! In a process with a terminal, SIGHUP requests a shutdown instead, because the signal means that the terminal was
+//! closed. The signal's default action would end the process without a clean shutdown. If SIGHUP is ignored, as under
+//! `nohup`, it stays ignored.
 
 use std::fs::File;
 use std::io;
@@ -77,7 +78,7 @@ impl Signals {
         }
     }
 
-    /// Returns the request that a signal makes, or `None` if the signal only repeats the first one.
+    /// Returns the request that a signal makes, or `None` if the signal repeats the first one within [`ONE_REQUEST`].
     fn ask(&mut self, name: &'static str, now: Time) -> Option<Ask> {
         match self.first {
             None => {

@@ -1,8 +1,9 @@
-//! The fleet's only clock: prints each job that is due, once for the whole fleet.
+//! A cron for a whole fleet: prints each due job once, not once per node.
 //!
 //! `JOBS` names the jobs and their periods in seconds: `report=60,cleanup=3600`. For each due job, the coordinator
-//! prints a line of JSON that a worker can act on. The line carries the term, and a worker ignores a line whose term is
-//! lower than one that it has seen. Therefore, no job starts twice, even if a line is delayed until after a takeover.
+//! prints a line of JSON that a worker can act on. The line contains the term. A worker must ignore a line whose term
+//! is lower than the highest that the worker has seen. A line that is delayed until after a takeover then starts no
+//! job.
 //!
 //! Due times are multiples of a job's period on the wall clock. Every leader therefore computes the same due times, and
 //! a takeover neither repeats nor shifts the schedule. Due times at which no node leads are skipped.
@@ -25,7 +26,7 @@ fn run(term: &Term) -> baton_sdk::Result {
 
 /// Prints each job when it is due, until the host asks the instance to stop.
 fn announce(term: &Term, jobs: &str, mut say: impl FnMut(String)) -> baton_sdk::Result {
-    // This failure is fatal, since a retry on this node would fail with the same settings.
+    // Fatal, because a retry on this node would read the same invalid settings.
     let mut schedule = Schedule::parse(jobs, now(term)?).map_err(Failure::fatal)?;
     loop {
         if let Err(stop) = term.sleep(schedule.next_due().saturating_sub(now(term)?)) {

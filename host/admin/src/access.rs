@@ -5,11 +5,12 @@
 //!   token and TLS. If a proxy on this machine forwards a request, the request counts as coming from another machine.
 //!   The host recognizes such a request by the headers that proxies add.
 //! - The **output** of coordinators requires the token even on this machine, since other users share the machine.
-//! - **Changes** require the token even on this machine, and are refused if requested by a page on another site.
+//! - **Changes** require the token even on this machine. This module refuses changes that a page on another site
+//!   requests.
 //!
 //! A web page in a browser on this machine could make its own host name resolve to this machine, and then read
-//! responses (DNS rebinding). However, the page cannot choose the `Host` header, so this module accepts only requests
-//! in which this header is an IP address or `localhost`.
+//! responses (DNS rebinding). However, the page cannot choose the `Host` header. From clients on this machine, this
+//! module therefore accepts only requests in which the header is an IP address or `localhost`.
 //!
 //! The host's own user has a separate socket ([`crate::local_socket`]), on which everything can be read without a
 //! token.
@@ -195,8 +196,8 @@ impl Caller {
         Self { is_local: address.to_canonical().is_loopback(), is_encrypted, is_own_user: false }
     }
 
-    /// Returns the caller that represents a process run by the host's own user. It may read everything. It needs no
-    /// right to steer an election, because this user's commands write directly to the store.
+    /// Returns the caller for a process of the host's own user. This caller may read everything, but needs the token to
+    /// make changes. The user's own commands need no token, because they write directly to the store.
     pub(super) fn own_user() -> Self {
         Self { is_local: true, is_encrypted: true, is_own_user: true }
     }
@@ -405,7 +406,8 @@ async fn has_token(file: PathBuf, headers: &HeaderMap) -> Result<bool, Denied> {
 }
 
 /// Refuses requests that a browser sends on behalf of a page on another site. The header `Sec-Fetch-Site` reveals such
-/// a request, and so does `Origin` if it differs from the requested host. Other clients send neither header.
+/// a request, and so does `Origin` if it differs from the requested host. Clients that are not browsers send neither
+/// header.
 fn refuse_other_sites(headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
     let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
     if site.is_some_and(|site| ![b"same-origin".as_slice(), b"none"].contains(&site)) {

@@ -1,8 +1,8 @@
 //! The events of this node and the output of its coordinators, both past and new.
 //!
-//! A client that accepts `text/event-stream` receives server-sent events, each with an id. If it reconnects with the
-//! last id that it received (`Last-Event-ID`), it receives all later entries that are still kept, and the number of
-//! entries that were lost. Any other client receives a JSON array.
+//! A client that accepts `text/event-stream` receives server-sent events, each with an id. A client that reconnects
+//! with the last id that it received (`Last-Event-ID`) receives all later entries that are still kept, and the number
+//! of entries that were lost. A client that does not accept `text/event-stream` receives a JSON array.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -277,8 +277,8 @@ impl Reader {
         self.place.moves();
         let mut piece = String::new();
         if !std::mem::replace(&mut self.begun, true) {
-            // The client reconnects after 1 s. The id lets it continue from here even if it has not received any entry
-            // yet.
+            // Ask the client to reconnect after 1 s. The id lets the client continue from here, even if it has received
+            // no entry yet.
             let _ = write!(piece, "retry: 1000\n{}", self.mark());
         }
         let since = Instant::now();
@@ -357,6 +357,6 @@ impl Reader {
 struct Batch {
     /// The entries that match the filter: their numbers and their JSON.
     entries: Vec<(u64, String)>,
-    /// True if no entries are left in the ring, whether or not they match the filter.
+    /// True if the ring had no further entries, not even entries that do not match the filter.
     was_all: bool,
 }

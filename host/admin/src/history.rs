@@ -103,7 +103,7 @@ pub(super) async fn history(
     in_pieces("application/json", body, permit)
 }
 
-/// Parses `limit=N`. Returns `None` for any other query.
+/// Parses `limit=N`. Returns [`TERMS`] if there is no query, and `None` for any other query.
 fn limit(query: Option<&str>) -> Option<usize> {
     match query.filter(|query| !query.is_empty()) {
         None => Some(TERMS),

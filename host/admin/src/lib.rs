@@ -1,9 +1,10 @@
 //! The admin endpoint, for probes, load balancers, scrapers and operators.
 //!
-//! The endpoint has its own thread, so renewals never wait for requests, however many or slow the requests are. The
-//! endpoint reads the clock, and the status that supervisors publish ([`ElectionTracker`]). The response "this node
-//! leads" is therefore true at the time when it is created, even if the supervisor hangs. Operators' calls (`steering`)
-//! are written to the store, as commands are, and this host reads them from the store.
+//! The endpoint has its own thread, so renewals never wait for requests, however many or slow the requests are. For
+//! each request, the endpoint compares the clock with the deadline in the status that supervisors publish
+//! ([`ElectionTracker`]). The response "this node leads" is therefore true when the endpoint creates it, even if the
+//! supervisor hangs. The endpoint writes operators' calls (`steering`) to the store, as the steering commands do. This
+//! host then reads the calls from the store.
 //!
 //! [`ElectionTracker`]: baton_node::telemetry::ElectionTracker
 //!
@@ -309,7 +310,7 @@ mod tests {
     fn address_in_use_or_not_available_may_pass() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(error_at(taken.local_addr().unwrap()).may_pass());
-        // This machine does not have this address. The same is true while a network interface is not up yet.
+        // This machine does not have this address. A machine's own address is also missing before its interface is up.
         assert!(error_at("192.0.2.1:7070".parse().unwrap()).may_pass());
         let source = io::Error::from(io::ErrorKind::PermissionDenied);
         assert!(!AdminError::Taken { address: taken.local_addr().unwrap(), source }.may_pass());

@@ -1,5 +1,5 @@
 //! The socket on which a host serves its own user on this machine. On this socket, the admin API can be read without a
-//! token. None of Baton's guarantees depends on this socket.
+//! token. None of Baton's promises depends on this socket.
 //!
 //! The socket has no file (Linux's abstract namespace). Its name contains the host's user and incarnation. Any user can
 //! take such a name, so both sides check that the other process belongs to the same user.
@@ -22,7 +22,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(25);
 /// Opens the socket of a host's incarnation.
 ///
 /// # Errors
-/// If the system does not support such sockets, or the name is taken.
+/// Fails if the system does not support such sockets, or the name is taken.
 pub fn open(incarnation: &str) -> io::Result<UnixListener> {
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name(incarnation))?)?;
     listener.set_nonblocking(true)?;
@@ -32,7 +32,8 @@ pub fn open(incarnation: &str) -> io::Result<UnixListener> {
 /// Connects to the socket of a host's incarnation, if that host runs on this machine as this user.
 ///
 /// # Errors
-/// If there is no such socket, another user has taken its name, or the host does not accept the connection in time.
+/// Fails if there is no such socket, another user has taken its name, or the host does not accept the connection in
+/// time.
 pub async fn connect(incarnation: &str) -> io::Result<UnixStream> {
     let connecting = async {
         loop {

@@ -1,5 +1,5 @@
-//! The metrics that Prometheus scrapes. They are computed for each request, on a thread that neither renews leases nor
-//! kills instances.
+//! The metrics that Prometheus scrapes. The endpoint computes them for each request, on a thread that neither renews
+//! leases nor kills instances.
 
 use std::fmt;
 use std::sync::Arc;
@@ -346,8 +346,8 @@ mod tests {
         open_metrics(&Watched::of_nothing()).unwrap()
     }
 
-    /// Returns each metric with the labels of its samples, without the label `election`. Metrics of instances have no
-    /// samples in this test.
+    /// Returns each metric with the labels of its samples, without the labels `election` and `le`. Metrics of instances
+    /// have no samples in this test.
     fn described(page: &str) -> BTreeMap<String, Vec<String>> {
         let mut all = BTreeMap::new();
         for line in page.lines() {

@@ -1,4 +1,5 @@
-//! The web page for operators: a single file. It requests the same paths as other clients, and contacts no other host.
+//! The web page for operators: a single file. The page requests the same paths as other clients, and contacts no other
+//! host.
 //!
 //! The page itself contains no data, so every client that can reach the address may load it. Its content security
 //! policy lets the browser run only the page's own script and contact only this endpoint. Text from nodes can never

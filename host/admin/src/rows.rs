@@ -43,7 +43,7 @@ impl From<PastTerm> for TermRow {
     }
 }
 
-/// One version. Its JSON keys are a public interface.
+/// A version of a module. Its JSON keys are a public interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ModuleRow {
     /// Digest of the module.

@@ -1,8 +1,8 @@
 //! Streams: limits their number, and ends streams that no client reads.
 //!
-//! A new connection never closes a connection that carries a stream: streams last long, so they would almost always be
-//! the oldest connections and be closed first. Instead, the number of streams is limited: if there are too many, a new
-//! stream ends the oldest one.
+//! To make room for a new connection, the endpoint never closes a connection that carries a stream. Streams last long,
+//! so they would almost always be the oldest connections. Instead, the number of streams is limited, and a new stream
+//! beyond the limit ends the oldest one.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

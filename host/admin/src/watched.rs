@@ -1,4 +1,4 @@
-//! The view of a node that probes, scrapers and the service manager get. It can be read from any thread.
+//! A node's state, as probes, scrapers and the service manager see it. Any thread can read the state.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,9 +2,9 @@
 //!
 //! Callers ask two different questions, and doubtful cases get opposite answers:
 //!
-//! - Is an address or a host public? A name that somebody else controls (a name that a coordinator may connect to, the
-//!   target of a registry's redirect) must not lead to this machine, its network, or a cloud's metadata service. So in
-//!   case of doubt, [`kind`], [`kind_from_here`] and [`kind_of_host`] do not return [`Public`](AddressKind::Public).
+//! - Is an address or a host public? A name that somebody else controls, such as the target of a coordinator's request
+//!   or of a registry's redirect, must not lead to this machine, its network, or a cloud's metadata service. So in case
+//!   of doubt, [`kind`], [`kind_from_here`] and [`kind_of_host`] do not return [`Public`](AddressKind::Public).
 //! - Is a host certainly this machine? Unencrypted traffic must not leave this machine. So in case of doubt,
 //!   [`is_certainly_loopback`] returns false.
 
@@ -17,8 +17,8 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use url::Host;
 
-/// Addresses outside the link-local ranges that clouds use for their platform services. Without this list, these
-/// addresses would count as private, or even as public.
+/// Addresses of clouds' platform services, outside the link-local ranges. Without this list, these addresses would
+/// count as private, or even as public.
 const PLATFORMS: [IpAddr; 7] = [
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
     // Metadata services of Alibaba, Google, Oracle, Scaleway and Akamai.
@@ -55,8 +55,8 @@ pub enum AddressKind {
     Special,
 }
 
-/// The kind of an address, determined from its range. If the address embeds another address, the embedded address
-/// decides.
+/// The kind of an address, determined from its range. If the address embeds an IPv4 address, the range of the embedded
+/// address decides.
 #[must_use]
 pub fn kind(address: IpAddr) -> AddressKind {
     let address = innermost(address);
@@ -69,8 +69,8 @@ pub fn kind(address: IpAddr) -> AddressKind {
 
 /// The kind of an address as seen from this machine. The machine's own public addresses count as
 /// [`Loopback`](AddressKind::Loopback), and public addresses on its IPv6 links count as
-/// [`Private`](AddressKind::Private). Reads the interfaces and routes on each call. If the network translates an
-/// address to one of this machine's addresses, this function cannot detect it.
+/// [`Private`](AddressKind::Private). Reads the interfaces and routes on each call. Does not detect an address that the
+/// network translates to one of this machine's addresses.
 #[must_use]
 pub fn kind_from_here(address: IpAddr) -> AddressKind {
     match (kind(address), innermost(address)) {

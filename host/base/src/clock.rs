@@ -1,8 +1,8 @@
 //! The host's clock: elapsed time, derived from three kernel clocks. No single clock is trusted alone.
 //!
 //! The boot clock keeps running during a suspend, but the time daemon may slew it (chrony by up to 8.3%). The raw clock
-//! is never slewed, but stops during a suspend. A hypervisor may hide a pause from both; the wall clock shows the pause
-//! once a time daemon has corrected it.
+//! is never slewed, but stops during a suspend. A hypervisor may hide a pause from both clocks. The wall clock then
+//! shows the pause, once a time daemon has corrected the wall clock.
 //!
 //! So there are two bounds on the time that has passed. [`Clock::now`] is the upper bound, from the clock that has
 //! advanced most: it limits how long this node may act. [`Clock::least`] is the lower bound, from the boot clock or the
@@ -126,14 +126,12 @@ impl Readings {
 /// Elapsed time in nanoseconds: the boot clock's time, corrected for the drift of the other clocks relative to it.
 #[derive(Debug, Default)]
 struct Elapsed {
-    /// The differences of the raw clock and the wall clock from the boot clock, as last noted. Positive if they are
-    /// ahead of the boot clock.
+    /// Leads of the raw clock and the wall clock over the boot clock, at the first reading or when a step or slew was
+    /// last counted. Negative if a clock is behind.
     noted: Option<[i128; 2]>,
-    /// Total time that another clock has counted but the boot clock has not, up to the moment when `noted` was last
-    /// set.
+    /// Total time that another clock has counted but the boot clock has not, up to the last change of `noted`.
     missed: i128,
-    /// Total time that the boot clock has counted but the raw clock has not, up to the moment when `noted` was last
-    /// set.
+    /// Total time that the boot clock has counted but the raw clock has not, up to the last change of `noted`.
     extra: i128,
     most: i128,
     least: i128,

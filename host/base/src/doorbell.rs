@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, eventfd};
 
 /// A flag that wakes a thread, implemented as an eventfd(2). Once the doorbell has been rung, its descriptor is
-/// readable until a thread reads the flag. Ringing never blocks. Clones share the flag.
+/// readable until the next [`has_rung`](Self::has_rung). Ringing never blocks. Clones share the flag.
 #[derive(Clone, Debug)]
 pub struct Doorbell(Arc<OwnedFd>);
 

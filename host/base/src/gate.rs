@@ -1,5 +1,8 @@
-//! The gate that every effect of an instance must pass, the deadline of effects that have passed the gate but have not
-//! left the process yet, and the watchdog.
+//! Keeps an instance from acting after its deadline.
+//!
+//! - [`Gate`]: the check that every effect of an instance must pass.
+//! - [`Deadline`]: the time that is checked again before a queued effect leaves the process.
+//! - [`Watchdog`]: ends the host if an instance does not exit in time.
 
 mod watchdog;
 
@@ -17,8 +20,8 @@ pub use watchdog::Watchdog;
 pub fn end_this_process() -> ! {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     // The first process in a PID namespace ignores a SIGKILL from inside the namespace (pid_namespaces(7)), so exit
-    // instead. Shells report the status 137 for a process that was killed by SIGKILL. SAFETY: `_exit` never returns,
-    // and it is sound at any point, since it runs no code of this process.
+    // instead. Shells report the status 137 for a process that was killed by SIGKILL. SAFETY: `_exit` is sound at any
+    // point, since it runs no exit handlers and never returns.
     unsafe { libc::_exit(137) }
 }
 
@@ -27,9 +30,9 @@ pub fn end_this_process() -> ! {
 #[error("the term is over: the host refuses this instance's effects")]
 pub struct Refused;
 
-/// The time from which no effect may leave this process. An instance's gate has a deadline. An effect may have passed
-/// the gate but still be queued, such as a line that nobody has read yet. The deadline is then checked again before the
-/// effect leaves. Clones share the deadline.
+/// The time from which no effect of an instance may leave this process. An effect that has passed the gate may still be
+/// queued, such as a line that nobody has read yet. Before a queued effect leaves, its sender checks the deadline
+/// again. Clones share the deadline.
 #[derive(Clone, Debug)]
 pub struct Deadline {
     clock: Clock,
@@ -88,8 +91,8 @@ pub struct Gate {
     deadline: Deadline,
     /// The [`Time`] in nanoseconds.
     abort_at: AtomicU64,
-    /// Time at which the process first noticed that it had been paused past the deadline. Meaningless if this time is
-    /// before the deadline.
+    /// Time at which the process first noticed a pause past the deadline, in nanoseconds. A time before the deadline
+    /// belongs to an earlier deadline, and is ignored.
     woken: AtomicU64,
     refused: AtomicBool,
     dying: AtomicBool,
@@ -174,8 +177,8 @@ impl Gate {
         last_words_within(Duration::from_nanos(room))
     }
 
-    /// Notes that no part of the instance is running any more, even if its process has not been reaped. Ending this
-    /// process would not speed that up.
+    /// Notes that no part of the instance is running any more, even if its process has not been reaped. The watchdog
+    /// stops watching the gate, because ending the host would not speed up the reaping.
     pub fn set_dying(&self) {
         self.dying.store(true, Ordering::Release);
     }

@@ -13,8 +13,8 @@ pub fn between(least: Duration, most: Duration) -> Duration {
 }
 
 /// Shared moments for repeated work that can wait a little. Clones have the same moments, so tasks that use clones of
-/// one value do their work at the same time. The CPU then wakes only once for all of them, and a store may answer their
-/// requests together.
+/// one value do their work at the same time. The CPU then wakes only once for all of these tasks, and a store may
+/// answer their requests together.
 #[derive(Clone, Copy, Debug)]
 pub struct Moments {
     begin: Instant,

@@ -6,8 +6,8 @@
 //! - [`jitter`] spreads the requests from different nodes, and combines the wake-ups of tasks.
 //! - [`address`] classifies network addresses.
 //! - [`escape`](mod@escape) makes text safe to display, and [`shell`] makes it safe to paste into a shell.
-//! - [`untrusted`] describes functions that read untrusted bytes, which `make fuzz` tests. Each crate lists its own
-//!   readers.
+//! - [`untrusted`] defines the type of functions that read untrusted bytes. Each crate lists its own such functions,
+//!   and `make fuzz` tests them.
 
 pub mod address;
 pub mod clock;

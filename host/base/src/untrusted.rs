@@ -1,12 +1,12 @@
 //! Functions that read untrusted bytes: input from other hosts, operators, servers, guests and users.
 //!
 //! The result of a reader depends on the bytes alone. A reader must return quickly for any bytes, and panics if its
-//! result is inconsistent. `make fuzz` searches for bytes that make a reader fail. A test runs each reader on all bytes
-//! that earlier searches kept.
+//! result is inconsistent. `make fuzz` searches for bytes that make a reader fail. A test runs each reader on all
+//! inputs that earlier searches have kept.
 
 /// Reads untrusted bytes as one kind of value.
 pub struct Reader {
-    /// The reader's name, which is also the name of the folder with the bytes kept for it.
+    /// The reader's name, which is also the name of the folder with the inputs kept for the reader.
     pub name: &'static str,
     /// Reads the bytes. Panics if the result is inconsistent.
     pub read: fn(&[u8]),

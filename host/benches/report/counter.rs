@@ -8,7 +8,7 @@ use std::thread;
 
 /// The end of every request line. The proxy's clients never send these bytes anywhere else.
 const REQUEST: &[u8] = b" HTTP/1.1\r\n";
-/// The end of the request line in a request for the control object.
+/// The end of the request line in a request for the control object, which lists the versions of an election's module.
 const LOOK: &[u8] = b"control HTTP/1.1\r\n";
 /// The end of the request line in a request for the steering object.
 const STEERING: &[u8] = b"steering HTTP/1.1\r\n";

@@ -142,7 +142,7 @@ fn suspensions(keeper: &Path, times: usize) -> anyhow::Result<Row> {
 }
 
 /// Measures the time from the end of a leader's instance after SIGTERM until the next instance runs, on Azurite, where
-/// hints are sent over the network. The yardstick is the time that the same number of writes takes on this store.
+/// hints are sent over the network. The yardstick is the time that [`WRITES`] writes take on this store.
 fn hand_offs_on_azurite(keeper: &Path, azurite: &Azurite, times: usize) -> anyhow::Result<Row> {
     let container = "hand-offs";
     let mut pair = Pair::start(keeper, &Setting::on(azurite, container));

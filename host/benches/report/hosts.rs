@@ -35,7 +35,7 @@ impl Site {
         self.home.path().join(name)
     }
 
-    /// Prepares a host that contends for the election `bench` on this store. All other settings have their defaults.
+    /// Prepares a host that contends for the election `bench` on this store. The election has its default settings.
     pub fn launch(&self, name: &str, module: &Path, behaviour: &str, store: &str) -> Launch {
         self.launch_at(self.home.path(), name, module, behaviour, store)
     }

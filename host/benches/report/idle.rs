@@ -20,8 +20,8 @@ pub const SETTLE: Duration = Duration::from_secs(5);
 const LEASE: f64 = 15.0;
 /// Usual number of reads per second: the host reads the control object and the steering object every 3 s.
 const LOOKS: f64 = 2.0 / 3.0;
-/// Maximum number of requests about modules and steering per second. A host reads each of the two objects every 2 s.
-/// Every minute, it reads its last announcement and writes a new one.
+/// Maximum number of requests about modules and steering per second. A host reads the control object and the steering
+/// object at most once every 2 s. Every minute, the host reads its last announcement and writes a new one.
 const MOST_FOR_MODULES: f64 = 1.0 + 2.0 / 60.0;
 /// Maximum number of requests per second from a standby with a link to its leader. Such a standby reads the lease every
 /// 10 s, the control object and the steering object every 30 s, and announces itself every minute. At the edges of the

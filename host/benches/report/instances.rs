@@ -1,5 +1,5 @@
-//! Measures how long instances take to start and to be killed, with this process as the host. Compares these times with
-//! those of bare wasmtime.
+//! Measures how long it takes to start and to kill an instance. This process is the host. The yardsticks are bare
+//! wasmtime and native processes.
 
 use std::hint::black_box;
 use std::io::{BufRead as _, BufReader};
@@ -46,26 +46,25 @@ const PRIMES_BELOW: usize = 5_000_000;
 /// Iterations of the tight loop.
 const TURNS: u64 = 30_000_000;
 
-/// Number of busy instances in a crowd.
+/// Number of instances that run a busy loop at the same time. The benchmark kills one of them.
 const CROWD: usize = 20;
 
-/// Delay between the line that an instance prints and the kill of that instance. The instance prints this line just
-/// before it starts the measured behavior.
+/// Delay between an instance's line and the kill of the instance. The instance prints this line just before it starts
+/// the behavior that the benchmark interrupts.
 const SAID: Duration = Duration::from_millis(1);
 
-/// Like [`SAID`], but for an instance in a crowd. The delay is longer, because the scheduler initially gives a new
-/// process more than its share of CPU time.
+/// Like [`SAID`], but for one of [`CROWD`] busy instances. The delay is longer, because the scheduler initially gives a
+/// new process more than its share of CPU time.
 const CROWDED: Duration = Duration::from_millis(50);
 
-/// Pause before an instance starts, so that a runner is ready for it. The pause is longer than the time that a host
-/// waits before it creates the next runner.
+/// Pause before each start. A host creates the next runner 20 ms after a start, so a runner is ready after this pause.
 const REST: Duration = Duration::from_millis(30);
 
-/// The variables that select the guest's measured behaviors.
+/// Environment variables that select the guest's behavior.
 const DONE: &[(&str, &str)] = &[("BEHAVIOUR", "done")];
 const BUSY: &[(&str, &str)] = &[("BEHAVIOUR", "busy")];
 
-/// Runs all measurements of instances, with these guests.
+/// Runs all measurements of instances.
 ///
 /// # Errors
 /// Returns an error if a guest does not behave as expected.
@@ -126,7 +125,7 @@ pub async fn measure(guests: &Guests, effort: &Effort) -> wasmtime::Result<Vec<R
 }
 
 /// Measures the time to kill one of many busy instances. The yardstick is the time to kill a native process that runs
-/// in place of that instance. Both the instance and the process must get a CPU before they can exit.
+/// instead of that instance. The instance or the process can exit only when the scheduler gives it a CPU.
 async fn kills_in_a_crowd(baton: &Baton, times: usize) -> wasmtime::Result<(Samples, Samples)> {
     let mut others = Vec::new();
     for _ in 1..CROWD {
@@ -175,7 +174,7 @@ pub fn native_process(word: &str) {
     }
 }
 
-/// Name of the values that [`native_start`] measures.
+/// Name of the yardstick that [`native_start`] measures, as it appears in the report.
 pub const NATIVE_START: &str = "a native program's start → its first line";
 
 /// Pauses for `rest`, then measures the time from the start of a native program to its first line, in milliseconds.
@@ -191,8 +190,8 @@ pub fn native_start(rest: Duration) -> std::io::Result<f64> {
     Ok(milliseconds(took))
 }
 
-/// Kills a native process once the time `after` has elapsed since its first line. Returns the time from the kill until
-/// the process has been reaped, in milliseconds.
+/// Starts a native process, and kills it `after` its first line. Returns the time from the kill until this process has
+/// reaped it, in milliseconds.
 fn native_exit(word: &str, after: Duration) -> std::io::Result<f64> {
     let mut process = Command::new(std::env::current_exe()?).arg(word).stdout(Stdio::piped()).spawn()?;
     if let Some(stdout) = process.stdout.take() {
@@ -258,7 +257,8 @@ async fn compute(baton: &Baton, program: &Path, times: usize) -> wasmtime::Resul
     Ok(rows)
 }
 
-/// Parses a line that contains the duration of a computation and its result. Returns the duration in milliseconds.
+/// Parses a line with the duration of a computation, in nanoseconds, and its result. Returns the duration in
+/// milliseconds, and the result.
 fn computed(line: &str) -> Option<(f64, u64)> {
     let (took, result) = line.split_once(' ')?;
     Some((took.parse::<f64>().ok()? / 1e6, result.parse().ok()?))
@@ -295,8 +295,8 @@ impl Baton {
         Ok(Self { launcher, module, terms: AtomicU64::new(0) })
     }
 
-    /// Measures the time from the start of an instance to its first instruction, in milliseconds. The runner is ready
-    /// beforehand.
+    /// Measures the time from the start of an instance to its first instruction, in milliseconds. A runner is already
+    /// ready when the measurement starts.
     async fn start_when_ready(&self) -> wasmtime::Result<f64> {
         self.launcher.runners.make_ready(&self.module).await?;
         tokio::time::sleep(REST).await;
@@ -317,8 +317,8 @@ impl Baton {
         Ok(milliseconds(first.saturating_duration_since(begin)))
     }
 
-    /// Kills an instance once the time `after` has elapsed since it printed a line that starts with `line`. Returns the
-    /// time from the kill until the instance has exited, in milliseconds.
+    /// Starts an instance, and kills it `after` its first line that starts with `line`. Returns the time from the kill
+    /// until the instance has exited, in milliseconds.
     async fn kill(&self, env: &[(&str, &str)], line: &str, after: Duration) -> wasmtime::Result<f64> {
         let (mut instance, mut lines) = self.start(env);
         let early = || format!("the guest ended before it printed `{line}`");

@@ -18,8 +18,8 @@ pub struct Effort {
 
 const LANGUAGES: [&str; 5] = ["rust", "js", "python", "c", "go"];
 
-/// Measures the time to compile each example, and the time from writing a term to the guest's first instruction. The
-/// second time includes claiming the state.
+/// Measures two times for each example: the time to compile it, and the time from the write of a new term to the
+/// guest's first instruction. The second time includes the claim of the state.
 ///
 /// # Errors
 /// Returns an error if one of the examples has not been built.
@@ -58,7 +58,7 @@ pub fn measure(effort: &Effort) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// True if the cache has an entry. The host writes the entry only after the module is ready.
+/// True if the cache has an entry. A host reports that a module is ready before it writes the module's entry.
 fn is_kept(cache: &Path) -> bool {
     let entries = std::fs::read_dir(cache).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).any(|path| path.extension().is_some_and(|kind| kind == "code"))

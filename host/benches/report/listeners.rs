@@ -1,4 +1,4 @@
-//! Measures the resources that a leader needs for the standbys that have links to it.
+//! Measures how much CPU time and memory a leader needs for its links to standbys.
 
 use std::path::Path;
 use std::thread;
@@ -16,8 +16,8 @@ use crate::table::{Bar, Row, Unit};
 const MANY: usize = 100;
 const KIB_IN_MIB: f64 = 1024.0;
 
-/// Compares a leader that has many standbys with a leader that has one. On the embedded store, links use local sockets;
-/// on Azurite, they use the network.
+/// Compares a leader that has many standbys with a leader that has one. On the embedded store, the links use local
+/// sockets. On Azurite, the links use the network.
 pub fn measure(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     let azurite = Azurite::start();
     let url = |container: &str| format!("azurite://127.0.0.1:{}/{container}", azurite.address().port());

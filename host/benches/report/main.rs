@@ -1,4 +1,5 @@
-//! `cargo bench --bench report`: measures Baton's promises, and prints each number next to its yardstick, in one table.
+//! `cargo bench --bench report`: measures how well Baton keeps its promises, and prints each number next to its
+//! yardstick, in one table.
 //!
 //! Everything is measured in one run, on one machine. Promises about hosts are measured with processes of the real
 //! binary, and promises about instances with the library. If a number exceeds its limit, the report lists this number
@@ -125,7 +126,8 @@ fn measure(guests: &Guests, effort: &Effort) -> Vec<Row> {
     sections.into_iter().flatten().collect()
 }
 
-/// Measures one section. If the measurement fails, the table contains the error.
+/// Measures a section, unless the command line selects only other sections. If the measurement fails, the table
+/// contains the error.
 fn section<E: Display>(name: &str, measure: impl FnOnce() -> Result<Vec<Row>, E>) -> Vec<Row> {
     let mut words = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).peekable();
     if words.peek().is_some() && !words.any(|word| name.contains(&word)) {

@@ -1,7 +1,7 @@
 //! Measures HTTP requests from an instance, compared with requests from native clients on the same runtime.
 //!
-//! All clients use the same server on loopback, each over one persistent connection. They send the same headers, except
-//! for three headers that only a host adds.
+//! All clients use the same server on loopback, each over one persistent connection. All clients send the same headers,
+//! except for three headers that only a host adds.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -25,7 +25,8 @@ pub struct Effort {
     pub rounds: usize,
 }
 
-/// Number of requests in a round. It is so large that the slow first requests of a process hardly matter.
+/// Number of requests that each client sends in a round. The number is so large that the slow first requests of a
+/// process hardly matter.
 const REQUESTS: usize = 2000;
 
 /// Measures requests by the guest `module` and by native clients.
@@ -92,8 +93,7 @@ async fn asked_by_reqwest(address: SocketAddr) -> wasmtime::Result<Vec<f64>> {
     asking.await?
 }
 
-/// Sends requests with hyper, which implements only the protocol. This is a lower bound on the time that any client
-/// needs.
+/// Sends requests with hyper, which implements only the protocol. No client can be expected to need less time.
 async fn asked_by_hyper(address: SocketAddr) -> wasmtime::Result<Vec<f64>> {
     let stream = tokio::net::TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;

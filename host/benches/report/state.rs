@@ -57,7 +57,7 @@ pub async fn measure(keeper: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row
 }
 
 /// Conditional writes to a store, each based on the previous write and as large as a commit. Each write takes one round
-/// trip, so it serves as a yardstick for operations that take several round trips.
+/// trip, so its time is the yardstick for operations on state.
 pub struct Writes {
     store: Arc<dyn ObjectStore>,
     election: ElectionName,
@@ -68,7 +68,7 @@ impl Writes {
     /// Makes the first write, for an election that nothing else uses.
     ///
     /// # Errors
-    /// If the store fails.
+    /// Returns an error if the store fails.
     pub async fn begin(store: Arc<dyn ObjectStore>, election: &str) -> wasmtime::Result<Self> {
         let election = ElectionName::new(election)?;
         let version = store.write(VersionedObject::State, &election, None, content()).await?;
@@ -78,7 +78,7 @@ impl Writes {
     /// Makes the next write. Returns the time that it took, in milliseconds.
     ///
     /// # Errors
-    /// If the store fails.
+    /// Returns an error if the store fails.
     pub async fn write(&mut self) -> wasmtime::Result<f64> {
         let content = content();
         // The server may have closed the idle connection. Read first, so that the measured time does not include
@@ -94,7 +94,7 @@ fn content() -> Bytes {
     Bytes::from(vec![7; STORED])
 }
 
-/// Runs a guest that measures `times` operations. Returns the time of each, in milliseconds.
+/// Runs a guest that measures `times` operations. Returns the time of each operation, in milliseconds.
 async fn times(baton: &Baton, behaviour: &str, times: usize) -> wasmtime::Result<Vec<f64>> {
     let times = times.to_string();
     let line = baton.last_line(&[("BEHAVIOUR", behaviour), ("TIMES", &times)]).await?;

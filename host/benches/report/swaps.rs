@@ -35,14 +35,14 @@ const USUAL_GAP: f64 = 1.5;
 const GAP: f64 = 5.0;
 /// Upper bound on the time, in seconds, until the host notices a push for which it gets no hint.
 const NOTICED: f64 = 5.0;
-/// Upper limit, in seconds, on the time from a push that sends the host a hint until the pushed version runs. Does not
-/// include the time for preparing the version.
+/// Upper limit on the time from a push until the pushed version runs, in seconds. The limit applies if the push sends
+/// the host a hint, and excludes the preparation of the version.
 const TOLD: f64 = 0.3;
-/// Number of conditional writes after each swap.
+/// Number of conditional writes after each swap. Their median is the yardstick for swaps.
 const WRITES: usize = 3;
 
-/// The behaviors of the two guests, with suffixes for the names of their rows. Both guests stop when the host asks them
-/// to. The second guest has state, which the host must claim before it starts this guest.
+/// The behaviors of the two guests, and the suffixes for the names of their rows. Both guests stop when the host asks
+/// them to. The second guest has state, which the host must claim before the guest starts.
 const KINDS: [(&str, &str); 2] = [("beat", ""), ("rest", ", with state")];
 
 /// Measures swaps between versions of each guest. The versions are pushed one after another, to a host that leads.
@@ -58,7 +58,7 @@ pub fn measure(guests: &Guests, effort: &Effort) -> anyhow::Result<Vec<Row>> {
 /// Measures swaps on Azurite, or on the embedded store if `azurite` is `None`.
 fn on(azurite: Option<&Azurite>, guests: &Guests, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let mut measured = [Measured::default(), Measured::default()];
-    // Allow only one swap at a time: compiling the module of another swap would slow down the measured one.
+    // Allow only one swap at a time: compiling the module of another swap would slow down the measured swap.
     let turn = &Mutex::new(());
     thread::scope(|scope| {
         let hosts: Vec<_> = (0..effort.hosts * KINDS.len())

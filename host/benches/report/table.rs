@@ -57,7 +57,7 @@ impl Row {
         Self { what: what.into(), unit, measured: Ok(samples), bars: Vec::new(), beside: None }
     }
 
-    /// A row that could not be measured. It counts as a row that exceeds its bound.
+    /// A row that could not be measured. The row counts as one that exceeds its bound.
     #[must_use]
     pub fn failed(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self { what: what.into(), unit: Unit::S, measured: Err(why.into()), bars: Vec::new(), beside: None }
@@ -76,7 +76,7 @@ impl Row {
         self
     }
 
-    /// Sets the yardstick: its name, and all of its samples, so that 99th percentiles can be compared, too.
+    /// Sets the yardstick: its name, and all of its samples. [`Bar::P99Ratio`] needs these samples.
     #[must_use]
     pub fn against(mut self, name: impl Into<String>, samples: &Samples) -> Self {
         self.beside = Some(Beside { name: name.into(), median: samples.median(), p99: samples.p99() });
@@ -130,7 +130,7 @@ impl Row {
     }
 }
 
-/// Renders the rows. Below them, lists the rows that exceed a bound.
+/// Renders the rows, followed by a list of the rows that exceed a bound.
 pub fn render(rows: &[Row]) -> String {
     let head = ["what", "n", "median", "p99", "bar", "beside it", "ratio", ""].map(str::to_string);
     let lines: Vec<[String; 8]> = std::iter::once(head).chain(rows.iter().map(Row::cells)).collect();

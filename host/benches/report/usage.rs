@@ -26,13 +26,13 @@ pub fn memory(pid: u32) -> io::Result<Memory> {
     let (mut in_memory, mut on_disk) = (BTreeMap::new(), BTreeMap::new());
     for pid in family(pid) {
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-        // Use the proportional share: a runner and its template share a lot of memory with each other, but none with
-        // other processes.
+        // Use the proportional set size (PSS): a runner and its template share a lot of memory with each other, but
+        // none with other processes.
         anonymous += kib(&rollup, "Pss_Anon:").ok_or(io::ErrorKind::InvalidData)?;
         note_files(&fs::read_to_string(format!("/proc/{pid}/smaps"))?, &mut in_memory, &mut on_disk);
     }
-    // Compiled code is in in-memory files. Their pages take memory from the start, but count as resident only after
-    // they have been used.
+    // Count all pages of the in-memory files, which contain the compiled code. The pages occupy memory from the start.
+    // The kernel, however, counts a page as resident only after a process has used it.
     let in_memory = in_memory.values().sum::<u64>() as f64 / 1024.0;
     let on_disk: f64 = on_disk.values().sum();
     Ok(Memory { all: (anonymous + in_memory + on_disk) / 1024.0, anonymous: (anonymous + in_memory) / 1024.0 })
@@ -54,8 +54,8 @@ fn kib(text: &str, name: &str) -> Option<f64> {
 fn note_files(smaps: &str, in_memory: &mut BTreeMap<String, u64>, on_disk: &mut BTreeMap<(String, u64), f64>) {
     let mut place = None;
     for line in smaps.lines() {
-        // `7f0c5e000000-7f0c5e200000 r--p 00100000 00:01 1234    /memfd:name (deleted)`, followed by one line for each
-        // size.
+        // `7f0c5e000000-7f0c5e200000 r--p 00100000 00:01 1234 /memfd:name (deleted)` is the first line of a mapping.
+        // One line for each size follows.
         let words: Vec<&str> = line.split_whitespace().collect();
         let hex = |text: &str| u64::from_str_radix(text, 16).ok();
         if let [range, _, offset, _, inode, name @ ..] = &words[..]
@@ -70,7 +70,7 @@ fn note_files(smaps: &str, in_memory: &mut BTreeMap<String, u64>, on_disk: &mut 
             }
         } else if let (["Rss:", size, "kB"], Some(place)) = (&words[..], &place) {
             // Use only the value of the process that has touched the largest part of this file. This counts a few
-            // private pages twice.
+            // private pages twice: here, and as anonymous memory.
             let most = on_disk.entry(place.clone()).or_default();
             *most = f64::max(*most, size.parse().unwrap_or(0.0));
         }

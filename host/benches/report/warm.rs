@@ -20,10 +20,10 @@ pub struct Effort {
 
 /// The example that contains a whole JavaScript engine.
 pub const LARGE: &str = "scheduler-js.wasm";
-/// Pause before a host's memory is read.
+/// Pause before the benchmark reads a host's memory, so that the host's start no longer affects the value.
 const SETTLE: Duration = Duration::from_secs(3);
 
-/// Compares standbys that have the leader's small module with standbys that have a large module.
+/// Compares the memory of standbys with a large module to the memory of standbys with the leader's small module.
 ///
 /// # Errors
 /// Returns an error if the large module has not been built.
@@ -54,8 +54,8 @@ pub fn measure(small: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     Ok(rows.into_iter().flatten().collect())
 }
 
-/// Measures the memory of a standby with this module. Checks that the module's code comes from the cache if `cached` is
-/// true, and does not come from the cache if `cached` is false.
+/// Measures the memory of a standby with this module. Checks that the module's code comes from the cache exactly if
+/// `cached` is true.
 fn standby(site: &Site, name: &str, module: &Path, cached: bool) -> anyhow::Result<Memory> {
     let node: Node = site.launch(name, module, "beat", &site.url()).start();
     follows(&node);

@@ -1,9 +1,9 @@
 //! The demo of `make demo`: three nodes, one lease, and one coordinator that moves from node to node.
 //!
-//! `demo BATON COORDINATOR` starts three hosts on an embedded store in a folder of its own. It ends the first leader
-//! with SIGKILL and the next two with SIGTERM, and checks that Baton keeps its promises. It prints the nodes' events
-//! and a summary. At the end, it stops all nodes. Its exit status is 1 if a promise was broken, or a step took too
-//! long.
+//! `demo BATON COORDINATOR` starts three hosts on an embedded store in a temporary folder. The demo ends the first
+//! leader with SIGKILL and the next two leaders with SIGTERM, and checks that Baton keeps its promises. The demo prints
+//! the nodes' events and a summary, and stops all nodes at the end. The exit status is 1 if a promise was broken, or a
+//! step took too long.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -116,7 +116,7 @@ impl fmt::Display for Leader {
     }
 }
 
-/// A line of a node's log. The line is `None` once the node has exited and its log has ended.
+/// A line of a node's log. The line is `None` at the end of the log, after the node has exited.
 struct Heard {
     node: String,
     line: Option<String>,
@@ -179,7 +179,7 @@ impl Fleet {
         let reader = std::thread::spawn(move || {
             for line in stderr.into_iter().flat_map(|pipe| BufReader::new(pipe).lines()) {
                 let Ok(line) = line else { break };
-                // Ignore errors, since the receiver is dropped only if the demo has failed.
+                // Ignore errors, since the fleet drops the receiver only after this thread has ended.
                 let _ = speaker.send(Heard { node: node.clone(), line: Some(line) });
             }
             let _ = speaker.send(Heard { node, line: None });
@@ -221,7 +221,7 @@ impl Fleet {
         kill_process(Pid::from_child(&node.child), signal).with_context(|| format!("cannot signal {name}"))
     }
 
-    /// Receives lines until `seen` returns a value for all events so far. Returns that value.
+    /// Receives lines until `seen`, called with all events so far, returns a value. Returns that value.
     async fn until<T>(&mut self, seen: impl Fn(&[Event]) -> Option<T>) -> anyhow::Result<T> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -232,7 +232,7 @@ impl Fleet {
         }
     }
 
-    /// Receives one more line, and prints it if it is among those that the demo shows.
+    /// Receives one more line. Prints the line if the demo shows this kind of event.
     async fn hear(&mut self, deadline: Instant) -> anyhow::Result<()> {
         let Ok(Some(Heard { node, line })) = timeout_at(deadline, self.heard.recv()).await else {
             bail!("not seen within {} s", PATIENCE.as_secs());
@@ -274,8 +274,7 @@ impl Fleet {
         println!("{:>6.2}  {what}", self.begin.elapsed().as_secs_f64());
     }
 
-    /// Time of a leader's event, by the leader's own clock. All times have the same format, so they can be compared as
-    /// text.
+    /// Returns the time of a leader's event. All times have the same format, so they can be compared as text.
     fn time_of(&self, leader: &Leader, event: &str) -> Option<&str> {
         self.events.iter().find(|e| e.is(leader, event)).map(|e| e.text("ts"))
     }

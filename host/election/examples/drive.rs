@@ -11,7 +11,7 @@ use baton_election::{
     Snapshot, StoreError, Time, Timing, Version,
 };
 
-/// A store with a single client. It never fails, and no other client ever holds the lease.
+/// A store with a single client. The store never fails, and no other client ever holds the lease.
 #[derive(Default)]
 struct Store {
     record: Option<Record>,

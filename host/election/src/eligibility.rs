@@ -17,7 +17,7 @@ const MAX_DEFERRAL: Duration = Duration::from_secs(2);
 /// Time after which a node takes a free lease even if its host has reached its leadership quota (`--max-leaderships`).
 pub(crate) const TAKE_ANYWAY_AFTER: Duration = Duration::from_secs(10);
 
-/// The conditions under which this node may lead. They can only prevent or end a term, so Baton's guarantees do not
+/// The conditions under which this node may lead. They can only prevent or end a term, so Baton's promises do not
 /// depend on them.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Eligibility {

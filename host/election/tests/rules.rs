@@ -24,7 +24,7 @@ fn released_lease_is_acquired_at_once_with_next_term() {
     let written = scene.answer(Ok(Reply::Done));
     let Op::Write { id: under, version, record } = only_request(&written) else { panic!("{written:?}") };
     assert_eq!((under, version.0.as_str(), record.term, record.failures), (id, "v1", 7, 0));
-    // Both times count from just before the acquire was sent, not from its answer or from the write.
+    // Both times count from just before the acquire was sent, not from the answer to the acquire or from the write.
     let (deadline, abort_at) = (scene.sent + D * 8 / 10, scene.sent + D * 93 / 100);
     let started = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
     assert_eq!(started, [Effect::Start { term: 7, version: module(0), deadline, abort_at }]);
@@ -71,7 +71,7 @@ fn waiting_holder_keeps_failures_and_outcome_of_old_module() {
     let note = written_record(&scene.answer(Ok(Reply::Done)));
     assert_eq!((note.node, note.module.as_deref(), note.outcome), (None, Some("sha256:0"), Some(Outcome::Done)));
     scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
-    // The election ended with this module, so no node starts it again.
+    // The election ended with this module, so no node starts the module again.
     scene.input(Input::Plan(plan(0, None)));
     assert!(matches!(scene.told[..], [.., Report::NotReleased { .. }, Report::Standby { .. }]), "{:?}", scene.told);
 }
@@ -139,7 +139,7 @@ fn record_with_highest_term_is_left_alone_and_reported_once() {
     }
     let told = |report: &&Report| matches!(report, Report::StoreTrouble { error: StoreError::Misconfigured(_), .. });
     assert_eq!(scene.told.iter().filter(told).count(), 2, "{:?}", scene.told);
-    // Once somebody corrects the term in the record, the election continues from there.
+    // Once somebody corrects the term in the record, the election continues from the corrected term.
     scene.acquires(object(LeaseState::Expired, Some(record(7, "other"))));
     assert_eq!(written_term(&scene.answer(Ok(Reply::Done))), Some(8));
 }
@@ -207,8 +207,9 @@ fn refused_acquire_is_followed_by_reading_and_new_id() {
 
 #[test]
 fn unsent_acquire_changes_nothing() {
-    // No node has ever led this election, so the first holder need not wait. An acquire that was sent without a clear
-    // answer would change that, because another node might have led. The acquires in this test are not even sent.
+    // No node has ever led this election, so the first holder need not wait. After an acquire without a clear answer,
+    // the first holder would have to wait, because another node might have led. The host does not send the acquires in
+    // this test, so the first holder still need not wait.
     let mut scene = Scene::new();
     let created = scene.reads(Snapshot::Nothing);
     let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
@@ -307,8 +308,8 @@ fn record_is_rewritten_while_earlier_write_may_arrive() {
         }
     };
     assert_eq!(only_request(&scene.input(Input::Gone { end: End::Failed("no".to_string()) })), Op::Read);
-    // The record already has the desired content, but the host writes it again. The earlier write, which would reset
-    // the count, can no longer succeed after that.
+    // The record already has the desired content, but the host writes it again. The second write changes the object's
+    // version, so the earlier write, which would reset the count, can no longer succeed.
     let again = scene.answer(Ok(Reply::Read(held("v9", failed_once.clone()))));
     let Op::Write { version, record, .. } = only_request(&again) else { panic!("{again:?}") };
     assert_eq!((version.0.as_str(), record), ("v9", failed_once));
@@ -762,13 +763,13 @@ fn second_signal_allows_one_more_try_during_release() {
             }
             scene
         };
-        // If an attempt is in progress, it is the last one.
+        // If an attempt to release the lease is in progress, the host makes no further attempt.
         let mut scene = ending();
         assert_eq!(scene.input(Input::SkipGrace), []);
         assert_eq!(scene.answer(Err(unknown())), [Effect::Finished]);
         assert!(matches!(scene.told.last(), Some(Report::NotReleased { .. })), "{:?}", scene.told);
 
-        // If no attempt is in progress, the host immediately makes one last attempt.
+        // If no attempt to release the lease is in progress, the host immediately makes one last attempt.
         let mut scene = ending();
         assert_eq!(scene.answer(Err(unknown())), []);
         let hurried = only_request(&scene.input(Input::SkipGrace));
@@ -802,8 +803,8 @@ fn refusal_is_reported_once_and_retried_less_often() {
             scene.told.iter().filter(trouble).count()
         };
         assert_eq!(troubles(&scene), 1, "{:?}", scene.told);
-        // Another node holds the lease. The object therefore exists, and the earlier error in creating it no longer
-        // matters. An earlier error in acquiring the lease still does.
+        // Another node holds the lease. The object therefore exists, so an earlier failure to create the object no
+        // longer matters. An earlier failure to acquire the lease still matters.
         scene.reads(object(LeaseState::Held, Some(record(2, "other"))));
         assert_eq!(troubles(&scene), if nothing { 2 } else { 1 }, "{:?}", scene.told);
         scene.acquires(object(LeaseState::Free, Some(record(2, "other"))));
@@ -912,7 +913,8 @@ fn holder_without_record_is_reported_after_two_leases() {
 #[test]
 fn outside_client_is_reported_again_after_another_holder() {
     let mut scene = Scene::new();
-    // While a node waits for another node's instance to end, the record that it has written has no holder.
+    // While a node waits for another node's instance to end, the record that the waiting node has written names no
+    // holder.
     let waits = Record { node: None, ..record(3, "other") };
     for lease in [LeaseState::HeldForever, LeaseState::HeldForever, LeaseState::Held, LeaseState::HeldForever] {
         assert_eq!(scene.reads(object(lease, Some(waits.clone()))), []);
@@ -1015,7 +1017,7 @@ fn cool_off_and_its_growth_outlast_time_without_module() {
     let first = wait(&mut scene).expect("it cools off");
     scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
     scene.answer(Ok(Reply::Done));
-    // An operator suspends the election, and resumes it immediately. This does not end the cool-off.
+    // An operator suspends the election and resumes it immediately, which does not end the cool-off.
     scene.input(Input::Plan(Plan::default()));
     scene.input(Input::Plan(plan(0, None)));
     let free = object(LeaseState::Free, Some(record(2, "this")));
@@ -1107,7 +1109,7 @@ fn new_version_waits_while_renewals_fail() {
 #[test]
 fn aborted_swap_keeps_failure_count() {
     let failed = || Input::Gone { end: End::Failed("no".to_string()) };
-    // The instance ends either before or after the rollback.
+    // The instance ends either before or after the plan returns to the first version.
     for is_gone_first in [false, true] {
         let mut scene = Scene::leading();
         scene.input(failed());
@@ -1147,7 +1149,7 @@ fn late_health_is_noted_when_another_version_follows() {
     while scene.pending.is_none() {
         scene.wakes();
     }
-    // While renewals fail, the host does not write the next term ahead of time.
+    // While renewals fail, the host does not write the next term before the instance has ended.
     scene.answer(Err(unknown()));
     scene.input(Input::Plan(plan(1, None)));
     assert!(scene.now.since(started) < SECOND * 60);
@@ -1390,7 +1392,7 @@ fn recreated_record_does_not_prove_release() {
 
 #[test]
 fn record_with_lower_term_does_not_prove_release() {
-    // A host cannot tell whether an object was restored, or an old record was written again.
+    // A host cannot distinguish a restored object from an old record that was written again.
     for lease in [LeaseState::Free, LeaseState::Expired] {
         let older = || object(lease, Some(record(3, "other")));
         let mut scene = Scene::new();
@@ -1484,7 +1486,8 @@ fn failed_recall_is_repeated_or_waited_out() {
     assert!(matches!(scene.told.last(), Some(Report::StoreTrouble { asked: "recall", .. })), "{:?}", scene.told);
     assert_eq!(only_request(&scene.wakes()), Op::Read);
 
-    // If the node gets no answer to its recalls for D, it requests the lease anyway. It must then wait before it leads.
+    // If the node gets no answer to its recalls for D, it requests the lease anyway. The node must then wait before it
+    // leads.
     let contends = || {
         let mut scene = Scene::new();
         loop {
@@ -1504,9 +1507,9 @@ fn failed_recall_is_repeated_or_waited_out() {
     };
     assert!(contends().now >= Time::default() + D);
     // The record may not contain the latest term, so the wait must be as long as the longest possible lease. After the
-    // wait, the node sends another recall. If it returns no later term, the record's term was the latest. If it fails,
-    // the next term skips all terms that may have begun. Their number is computed from the wall clock, which may be
-    // slow or far ahead.
+    // wait, the node sends another recall. If this recall returns no later term, the record's term was the latest. If
+    // this recall fails, the next term skips all terms that may have begun. The elector computes the number of these
+    // terms from the wall clock, which may be slow or far ahead.
     let beyond = |seconds: u64| seconds.max(1) * (1 << 20) + if seconds == 0 { 3 } else { 0 } + 1;
     for (mut scene, told, least, (wall, term)) in [
         (contends(), Ok(3), D, (0, 4)),
@@ -1539,7 +1542,7 @@ fn failed_recall_is_repeated_or_waited_out() {
 fn term_announced_during_wait_is_exceeded() {
     let mut scene = Scene::new();
     scene.reads(object(LeaseState::Held, Some(record(7, "other"))));
-    // Term 8 began, the record was deleted, and only then did the node that led term 8 announce it.
+    // Term 8 began, and the record was deleted before the leader of term 8 announced the term.
     let Op::Create { record } = only_request(&scene.reads(Snapshot::Nothing)) else { panic!("nothing is created") };
     scene.answer(Ok(Reply::Version(Version("v1".to_string()))));
     scene.acquires(freed(record));
@@ -1851,7 +1854,7 @@ fn following() -> Scene {
     scene
 }
 
-/// A hint from the leader in the record.
+/// A hint by the record's leader that it leads.
 fn leads(term: Term, age: Duration, place: Option<u32>) -> Input {
     Input::Hint(Hint::Leads { from: record(6, "other").incarnation, term, age, place })
 }
@@ -1872,7 +1875,7 @@ impl Scene {
         readings
     }
 
-    /// Passes a hint to the elector, and checks that it has no effect, except that it may cause a read or a survey.
+    /// Passes a hint to the elector, and checks that the hint causes nothing but a read or a survey.
     fn hears(&mut self, hint: Input) {
         let effects = self.input(hint);
         assert!(effects.is_empty() || matches!(only_request(&effects), Op::Read | Op::Survey), "{effects:?}");
@@ -1899,7 +1902,7 @@ fn standby_reads_rarely_while_it_hears_its_leader() {
     let after = scene.reads_until(scene.now + SECOND * 20);
     assert!(after[0] <= last + D / 3 + SECOND, "{last:?}, {after:?}");
     assert!(after.windows(2).all(|two| two[1].since(two[0]) <= SECOND * 3 / 2), "{after:?}");
-    // If a hint reports an old renewal, it does not delay the next reads.
+    // A hint that reports an old renewal does not delay the next reads.
     scene.hears(leads(6, D / 3, None));
     assert!(scene.reads_until(scene.now + SECOND * 5).len() >= 3);
 }
@@ -1953,8 +1956,8 @@ fn survey_is_judged_like_reading_and_recall() {
         let asks = called().sees(marked(lease), 6);
         assert!(matches!(only_request(&asks), Op::Acquire { version: read, .. } if read == version), "{asks:?}");
     }
-    // In the first case, the record is not marked as released yet. In the second case, a later term exists, so the
-    // record is an old one that was restored.
+    // In the first case, the record is not marked as released yet. In the second case, a later term exists, so somebody
+    // has restored an old record.
     for (read, term) in [(object(LeaseState::Held, Some(record(6, "other"))), 6), (marked(LeaseState::Held), 7)] {
         let mut scene = called();
         assert_eq!(scene.sees(read, term), []);
@@ -2063,7 +2066,8 @@ fn given_up_lease_is_requested_once_before_it_is_free() {
     for held in [LeaseState::Held, LeaseState::Reclaimable { holder: LeaseId::from_random(7) }] {
         let mut scene = Scene::new();
         let used = scene.acquires(marked(held));
-        // The acquire arrived before the release, so it was refused. The lease may have been released since then.
+        // The acquire arrived before the release, so the store refused the acquire. The lease may have been released
+        // since then.
         let looks = scene.answer(Err(StoreError::Held));
         assert_eq!(only_request(&looks), Op::Read);
         for _ in 0..20 {
@@ -2182,8 +2186,8 @@ fn tried_term_may_have_been_anothers() {
         scene.answer(Err(StoreError::Lost("the lease was broken".to_string())));
         scene
     };
-    // Another node led term 4, under a longer lease than any that was recorded. The record was then deleted, or
-    // replaced by an older one.
+    // Another node led term 4, under a longer lease than any recorded lease. The record was then deleted, or replaced
+    // by an older record.
     let mut scene = tries_term_4();
     scene.acquires(object(LeaseState::Broken, Some(record(3, "other"))));
     let acquired = scene.now;
@@ -2258,8 +2262,8 @@ fn times_follow_from_lease() {
         )
     );
     assert_eq!(timing(SECOND * 12).try_timeout(), SECOND);
-    // Usually, a lease is long enough if the store answers within half of the lease's request timeout. If no lease
-    // meets this, an answer within the longest timeout is enough.
+    // A lease is long enough if the store answers within half of the lease's request timeout. If no lease meets this
+    // condition, an answer within the longest request timeout is enough.
     for (took, lease) in [(50, Some(2)), (500, Some(12)), (1_000, Some(24)), (1_999, Some(24)), (2_000, None)] {
         assert_eq!(
             Timing::lease_for(millis(took), (SECOND * 2, SECOND * 60)),
@@ -2336,8 +2340,8 @@ fn acquire_may_be_withheld_only_before_it_is_sent() {
         scene.answer(Err(unknown()));
         assert!(!within_quota(&scene.wakes()), "the lease may be held under this id");
     }
-    // If no other node takes the lease, this node requests it in the end, even if its host already leads its maximum
-    // number of elections.
+    // If no other node takes the lease, this node requests the lease in the end, even if its host already leads its
+    // maximum number of elections.
     let mut scene = Scene::new();
     let free = object(LeaseState::Free, Some(record(6, "other")));
     let mut effects = scene.reads(free.clone());
@@ -2363,7 +2367,7 @@ fn leader_stops_for_ineligibility_and_tells_guest_why() {
         assert!(matches!(only_request(&scene.marks(&marking)), Op::Release { .. }));
         scene.answer(Ok(Reply::Done));
         assert_eq!(scene.reads(object(LeaseState::Free, Some(record(7, "this")))), [], "{cause:?}");
-        // Now that nothing keeps the node from leading, it leads again.
+        // Once nothing keeps the node from leading, the node requests the lease again.
         scene.input(Input::Eligibility(Eligibility::default()));
         assert_eq!(scene.elector.ineligible(), None);
         scene.acquires(object(LeaseState::Free, Some(record(7, "this"))));
@@ -2550,7 +2554,7 @@ impl Scene {
             on_done,
             probation: SECOND * 30,
         };
-        // Multiples of the golden ratio are spread evenly over all numbers.
+        // Multiples of the golden ratio are spread evenly over all numbers of 64 bits.
         let spread = |state: &mut [u8; 32]| {
             state[0] = state[0].wrapping_add(1);
             u64::from(state[0]).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -2753,7 +2757,7 @@ impl Scene {
     }
 }
 
-/// A snapshot for a standby. A free lease counts as released by its last holder.
+/// A snapshot for a standby. If the lease is free, the record is marked as released.
 fn object(lease: LeaseState, record: Option<Record>) -> Snapshot {
     let record = record.map(|record| Record { released: lease == LeaseState::Free, ..record });
     Snapshot::Object { lease, version: Version("v1".to_string()), record }
@@ -2770,7 +2774,7 @@ fn freed(record: Record) -> Snapshot {
     Snapshot::Object { lease: LeaseState::Free, version: Version("v1".to_string()), record: Some(record) }
 }
 
-/// A snapshot for the holder of the lease.
+/// A snapshot that the holder of the lease reads.
 fn held(version: &str, record: Record) -> Snapshot {
     Snapshot::Object { lease: LeaseState::Held, version: Version(version.to_string()), record: Some(record) }
 }
@@ -2830,7 +2834,7 @@ fn written_record(effects: &[Effect]) -> Record {
 
 fn written_term(effects: &[Effect]) -> Option<Term> {
     effects.iter().find_map(|effect| match effect {
-        // A record without a node is not a term: its writer is waiting for another instance to end.
+        // A record without a node does not begin a term: the writer of the record waits for another instance to end.
         Effect::Request { op: Op::Write { record, .. }, .. } if record.node.is_some() => Some(record.term),
         _ => None,
     })

@@ -1,5 +1,5 @@
-//! Runs libFuzzer on one of the host's readers: functions that parse untrusted bytes. `BATON_FUZZ_READER` names the
-//! reader. `make fuzz` runs this program.
+//! Runs libFuzzer on one of the host's readers, which are functions that parse untrusted bytes. `BATON_FUZZ_READER`
+//! names the reader. `make fuzz` runs this program.
 
 #![no_main]
 

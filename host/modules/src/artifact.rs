@@ -14,8 +14,8 @@ use sha2::{Digest as _, Sha256};
 use baton_runtime::{Engine, Module, OUTLINE, Outline};
 use baton_store::Digest;
 
-/// Version of the artifact's format. Raise it if the wrapping of core modules or the content of artifacts changes.
-/// Otherwise, hosts with the same wasmtime version and settings would keep using old artifacts.
+/// Version of the artifact's format. Raise this version if the wrapping of core modules or the content of artifacts
+/// changes. Otherwise, hosts of the same Baton version would keep using old artifacts.
 const WRAPPING: u32 = 3;
 
 /// Length of the checksum, in bytes. The checksum follows the code and the outline.
@@ -52,7 +52,7 @@ impl ArtifactKey {
         Sha256::new_with_prefix(&self.0)
     }
 
-    /// Writes an artifact with this key, which contains the code and its outline.
+    /// Writes an artifact: the code, its outline, and a checksum over this key, the code and the outline.
     ///
     /// # Errors
     /// Returns any error of the writer.

@@ -139,8 +139,8 @@ impl Cache {
     }
 
     fn discard(&self, folder: &OwnedFd, name: &str) -> Option<Artifact> {
-        // This fails if another process has already removed the entry. `unlinkat` does not remove folders, but no host
-        // creates folders here.
+        // The call fails if another process has already removed the entry. `unlinkat` does not remove folders, but no
+        // host creates folders here.
         let _ = rustix::fs::unlinkat(folder, name, AtFlags::empty());
         None
     }
@@ -189,7 +189,7 @@ impl Cache {
             let entry = entry?;
             let Ok(name) = entry.file_name().to_str() else { continue };
             if name.ends_with(ENTRY) || name.ends_with(UNFINISHED) {
-                // This fails if another process has removed the entry in the meantime.
+                // The call fails if another process has removed the entry in the meantime.
                 let Ok(stat) = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
                 entries.push(((stat.st_mtime, stat.st_mtime_nsec), name.to_owned(), size(&stat)));
             }

@@ -1,8 +1,8 @@
 //! The cache's key. A tag made with this key proves that one of this user's hosts wrote the entry.
 //!
-//! A checksum would not be enough, since anybody can compute one. The key is in a file outside the cache's folder that
-//! no other user can read. So even an attacker who can write files into the cache, for example through one of this
-//! user's hosts, cannot create valid tags.
+//! A checksum would not be enough, since anybody can compute one. The key is in a private file outside the cache's
+//! folder. Even an attacker who can write files into the cache, for example through one of this user's hosts, cannot
+//! create valid tags.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -25,11 +25,10 @@ pub(super) const TAG: usize = 32;
 #[derive(Clone, Debug)]
 pub(super) struct CacheKey(Arc<hmac::Key>);
 
-/// The error returned when the key cannot be opened.
 #[derive(Debug)]
 pub(super) enum KeyError {
     Unusable(io::Error),
-    /// The file exists, but it is not a file with a key, or other users can access it.
+    /// The path exists, but is not a file of 32 bytes that only this user can access.
     NotPrivate,
 }
 
@@ -40,8 +39,8 @@ impl From<io::Error> for KeyError {
 }
 
 impl CacheKey {
-    /// Opens the key in a file. Creates the file if it is missing. If several hosts create it at the same time, one of
-    /// them succeeds, and all of them use its key.
+    /// Opens the key in a file. Creates the file if it is missing. If several hosts create the file at the same time,
+    /// one host succeeds, and all hosts use the key of that host.
     ///
     /// # Errors
     /// [`KeyError`] if the key cannot be read or created, or is not private.
@@ -85,8 +84,8 @@ fn read(path: &Path) -> Result<[u8; KEY], KeyError> {
     Ok(key)
 }
 
-/// Creates a key, unless another process creates one first. The file is hard-linked to its final path only after it is
-/// complete, so no process sees a partial key.
+/// Creates a key, unless another process creates a key first. The file is hard-linked to its final path only after it
+/// is complete, so no process sees a partial key.
 fn make(path: &Path) -> io::Result<()> {
     static MADE: AtomicU64 = AtomicU64::new(0);
     if let Some(folder) = path.parent() {

@@ -1,8 +1,9 @@
 //! Compiles modules in child processes.
 //!
 //! A malicious module can make the compiler run forever, exhaust its memory or crash, but this affects only the child.
-//! The child runs the same program with the hidden command `compile-module`, under tight limits. It reads the module
-//! from stdin, and writes either an artifact or a description of the module to stdout. It writes errors to stderr.
+//! The child runs the same program with the hidden command `compile-module`, under tight limits. The child reads the
+//! module from stdin, and writes either an artifact or a description of the module to stdout. The child writes errors
+//! to stderr.
 //!
 //! The time limit is on CPU time, because elapsed time depends more on the machine's load than on the module. The child
 //! monitors its own CPU time. The parent also limits the elapsed time, but to a much longer time. The child exits when
@@ -40,14 +41,14 @@ const BAD_MODULE: u8 = 3;
 /// Exit status of the child once it has used up its CPU time.
 const TOO_SLOW: u8 = 4;
 
-/// Limit on the elapsed time of a compilation: this multiple of its CPU time limit, but at least this duration.
-/// Generous, since the machine may be busy.
+/// Limit on the elapsed time of a compilation: this multiple of the CPU time limit, but at least this duration. This
+/// limit is generous, because the machine may be busy.
 const PATIENCE: (u32, Duration) = (10, Duration::from_secs(600));
 
 /// Length of a compiler's turn. On two CPUs, even the largest modules seen in practice compile in half of this time.
 const TURN: Duration = Duration::from_secs(10);
 
-/// Maximum number of compilers that run at the same time. Each may use 4 GiB of memory.
+/// Maximum number of compilers that run at the same time. Each compiler may use 4 GiB of memory.
 const AT_ONCE: usize = 2;
 
 /// Limit on a compiler's memory, in bytes: 64 times the size of the largest module.
@@ -73,10 +74,10 @@ pub struct Compiler {
     turns: Arc<Turns>,
 }
 
-/// Limits the number of concurrent compilers. Normally, only one compiler runs at a time, which needs the least memory
-/// and gives that compiler all CPUs. If a compiler is still running when its turn ends, it continues in parallel with
-/// the next compiler, so that a slow module does not delay the others. Each election compiles only one module at a
-/// time, so a single election cannot occupy all places.
+/// Limits the number of concurrent compilers. Normally, only one compiler runs at a time, which needs the least memory.
+/// If a compiler is still running when its turn ends, it continues in parallel with the next compiler, so that a slow
+/// module does not delay other modules. An election compiles only one module at a time, so a single election cannot
+/// occupy all places.
 #[derive(Debug)]
 struct Turns {
     places: Semaphore,
@@ -90,11 +91,11 @@ pub struct Assignment {
     pub size: u64,
     /// Limit on the total CPU time of all threads.
     pub cpu: Duration,
-    /// If set, the child returns a description of the module instead of compiled code. The description uses this name.
+    /// If set, the child returns a description of the module instead of compiled code. The string is the module's name
+    /// in the description.
     pub inspect: Option<String>,
 }
 
-/// The reason why a compilation failed.
 #[derive(Debug)]
 pub(super) enum CompileError {
     /// The module itself cannot be compiled, for this reason.
@@ -103,7 +104,7 @@ pub(super) enum CompileError {
     /// The parent gave up after this elapsed time. By then, the compiler had not even received as much CPU time as its
     /// limit allows.
     Starved(Duration),
-    /// The compiler crashed. The string describes its exit status and its message.
+    /// The compiler crashed. The string contains the compiler's exit status and message.
     Broken(String),
     Killed,
     System(io::Error),
@@ -116,7 +117,7 @@ impl From<io::Error> for CompileError {
 }
 
 impl Default for Compiler {
-    /// Uses the running program as the compiler, even if its file has been replaced since it started.
+    /// Uses the running program as the compiler, even if the program's file has been replaced since the start.
     fn default() -> Self {
         Self::in_program("/proc/self/exe".into())
     }
@@ -137,7 +138,7 @@ impl Turns {
 }
 
 impl Compiler {
-    /// Uses the program in this file as the compiler. It must be the same version of Baton.
+    /// Uses the program in this file as the compiler. The program must be the same version of Baton.
     #[must_use]
     pub fn in_program(program: PathBuf) -> Self {
         Self { program, least_patience: PATIENCE.1, turns: Arc::default() }
@@ -164,8 +165,8 @@ impl Compiler {
         sealed.map_err(|error| CompileError::Broken(error.to_string()))
     }
 
-    /// Compiles a module, with this limit on the CPU time, and returns a description that uses this name. Dropping the
-    /// future kills the child.
+    /// Compiles a module, with this limit on the CPU time, and returns a description of the module, with this name.
+    /// Dropping the future kills the child.
     pub(super) async fn inspect(
         &self,
         name: &str,
@@ -179,7 +180,7 @@ impl Compiler {
 
     /// Passes a module to a child, and returns the child's output.
     async fn run(&self, arguments: &[String], bytes: &Bytes, within: Duration) -> Result<File, CompileError> {
-        // This fails only if a semaphore has been closed, which never happens.
+        // Waiting for a turn fails only if a semaphore has been closed, which never happens.
         let turn = self.turns.next().await;
         let [_place, turn] = turn.map_err(|closed| CompileError::Broken(closed.to_string()))?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
@@ -198,8 +199,8 @@ impl Compiler {
             .stdin(Stdio::piped())
             .stdout(written.try_clone()?)
             .stderr(Stdio::piped())
-            // Without its own process group, the child would also be killed by Ctrl-C in a terminal, and this would
-            // count against the module.
+            // Without its own process group, Ctrl-C in a terminal would also kill the child, which would count against
+            // the module.
             .process_group(0)
             .kill_on_drop(true);
         // Spawning blocks until the child's program is loaded, which may take arbitrarily long.
@@ -266,7 +267,7 @@ fn describe_exit(status: ExitStatus, said: &str) -> String {
         }
         _ => status.to_string(),
     };
-    // Join the lines: a panic message has three of them.
+    // Join the lines: a panic message has three lines.
     let said: Vec<&str> = said.split_whitespace().collect();
     let said: String = said.join(" ").chars().take(LONGEST_CAUSE).collect();
     if said.is_empty() { how } else { format!("{how}: {said}") }

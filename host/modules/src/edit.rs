@@ -29,7 +29,7 @@ pub async fn edit_versions<T, E: From<EditError>>(
     mut change: impl FnMut(&mut VersionList) -> Result<T, E>,
 ) -> Result<T, E> {
     let mut edit = Edit::of(store, VersionedObject::Control, election);
-    // If there is no list yet, create one from which all attempts start, so that every attempt publishes the same
+    // If the store has no list yet, all attempts start from this list, so that every attempt publishes the same
     // version.
     let begun = VersionList::begun(wall());
     let mut doubt: Option<Doubt<T>> = None;
@@ -67,8 +67,8 @@ impl Unusable for VersionListError {
 /// An attempt whose write may have succeeded. The write can still succeed until the list on which it was based is
 /// replaced.
 struct Doubt<T> {
-    /// The version that the attempt made the newest, if the change was of that kind. Repeating any other kind of change
-    /// has no further effect.
+    /// The version that became the newest through this attempt, if any. Any other change can be repeated without
+    /// further effect.
     newest: Option<ListedVersion>,
     answer: T,
 }

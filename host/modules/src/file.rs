@@ -30,7 +30,7 @@ pub struct FileSource {
     path: PathBuf,
     pace: WatchIntervals,
     watch: Option<Arc<Watch>>,
-    /// Maximum interval between two checks. It depends on the file system.
+    /// Maximum interval between two checks, which depends on the file system.
     rests: Duration,
     /// Time of the next check, unless a hint comes first.
     looks_at: Option<Instant>,
@@ -44,7 +44,6 @@ pub struct FileSource {
     said: Option<SourceError>,
 }
 
-/// Intervals of a [`FileSource`].
 #[derive(Clone, Copy)]
 struct WatchIntervals {
     /// Delay between the first hint and the check, because changes often come in bursts.
@@ -207,7 +206,8 @@ struct Sight {
 struct FoundFile {
     offer: Offer,
     identity: (Digest, Option<String>),
-    /// True if the file ends where the module ends according to the WebAssembly format. A half-written file does not.
+    /// True if the file ends where the module ends according to the WebAssembly format. A half-written file ends
+    /// earlier.
     is_complete: bool,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A source **offers** bytes. Every node **prepares** them: it verifies, compiles and links them ahead of time. Only
 //! then does a supervisor receive the version, as part of its **supply**. Running a version leads to a **judgement**,
-//! which is recorded in the election's [`VersionList`], so that every node knows about it.
+//! which is recorded in the election's [`VersionList`], so that every node knows about the judgement.
 //!
 //! - `source` defines what a source is. The sources are `file`, `oci` and the store itself. `watch` gives hints when
 //!   files change, and [`path_watch`] resolves paths.
@@ -58,7 +58,7 @@ pub struct PreparedVersion {
 }
 
 impl PreparedVersion {
-    /// Returns the version in the elector's terms.
+    /// Converts the version to the elector's type.
     #[must_use]
     pub fn version(&self) -> ModuleVersion {
         ModuleVersion { digest: self.module.digest().to_string(), serial: self.serial }
@@ -75,7 +75,7 @@ pub struct Supply {
 }
 
 impl Supply {
-    /// Returns the current version and the fallback in the elector's terms.
+    /// Converts the current version and the fallback to the elector's type.
     #[must_use]
     pub fn versions(&self) -> [Option<ModuleVersion>; 2] {
         [&self.current, &self.fallback].map(|prepared| prepared.as_ref().map(PreparedVersion::version))

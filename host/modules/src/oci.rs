@@ -34,8 +34,8 @@ use registry::{Failure, Registry};
 
 /// Minimum and maximum interval between polls of a tag.
 const PACE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
-/// Initial and maximum wait after a failure. The wait doubles each time. A random extra wait of up to a quarter keeps
-/// nodes from retrying at the same time.
+/// Initial and maximum wait after a failure. The wait doubles after each further failure. A random extra wait of up to
+/// a quarter keeps nodes from retrying at the same time.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(48));
 
 /// A module in a registry.
@@ -44,7 +44,7 @@ pub struct OciSource {
     credentials: RegistryCredentials,
     /// Called when pulling a module takes a long time.
     pulling: Pulling,
-    /// The poll in progress. It continues even when no caller awaits it, and ends when the source is dropped.
+    /// The poll in progress. The poll continues even when no caller awaits it, and ends when the source is dropped.
     look: JoinSet<Looked>,
     known: Known,
     /// The open registry, if the next poll can use the same credentials.
@@ -97,7 +97,7 @@ impl OciSource {
         }
     }
 
-    /// Sets a callback that is called when a module takes a long time to pull.
+    /// Sets the callback for a module that takes a long time to pull.
     #[must_use]
     pub fn telling(self, pulling: impl Fn(Digest) + Send + Sync + 'static) -> Self {
         Self { pulling: Arc::new(pulling), ..self }
@@ -105,8 +105,8 @@ impl OciSource {
 
     /// Records the result of a poll. Returns the offer or error for the caller, if it is new.
     fn conclude(&mut self, looked: Result<Looked, JoinError>) -> Option<Result<Offer, SourceError>> {
-        // A poll should never panic, no matter what the registry sends. If it does, the panic message has already been
-        // printed.
+        // A poll should never panic, no matter what the registry sends. If a poll panics, the panic message has already
+        // been printed.
         let (registry, found) = looked.unwrap_or_else(|_| {
             let registry = self.reference.registry();
             (None, Err(Failure::Refused(format!("the registry {registry} sent an invalid response"))))
@@ -175,11 +175,11 @@ async fn look(
     known: Known,
     pulling: Pulling,
 ) -> Looked {
-    // After other errors, the next poll opens the registry again, because the credentials or certificates that caused
-    // the error may have been replaced by then.
+    // After any error except `Failure::Unfit`, the next poll opens the registry again, because somebody may have
+    // replaced the credentials or certificates that caused the error.
     let kept = |registry, found: &_| Some(registry).filter(|_| matches!(found, Ok(_) | Err(Failure::Unfit(..))));
     if let Some(mut registry) = before {
-        // The credentials may have expired. If so, try again with new ones.
+        // The credentials may have expired. If so, try again with new credentials.
         match find(&reference, &mut registry, &known, &pulling).await {
             Err(Failure::Denied(_)) => {}
             found => return (kept(registry, &found), found),

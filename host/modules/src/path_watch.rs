@@ -5,7 +5,7 @@
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-/// Maximum number of links that the kernel follows in a path.
+/// Maximum number of symbolic links that the kernel follows in a path.
 const LINKS: u32 = 40;
 
 /// The lookups that currently resolve a path.
@@ -57,8 +57,8 @@ impl PathLookups {
     }
 }
 
-/// Splits a path into its parts, in reverse order. The root is one of the parts: joining it to a path replaces that
-/// path.
+/// Splits a path into its parts, in reverse order. The root is one of the parts: joining the root to a path replaces
+/// that path.
 fn parts(path: &Path) -> Vec<PathBuf> {
     path.components()
         .rev()

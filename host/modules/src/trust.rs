@@ -40,7 +40,8 @@ impl TrustedKeys {
     }
 }
 
-/// Prefix of a word in a trusted comment that names an election for which the signature is valid.
+/// Prefix of an election's name in a signature's trusted comment. If the comment names elections, the signature is
+/// valid only for these elections.
 const ELECTION: &str = "election:";
 
 /// The reason why a key file cannot be used.
@@ -140,7 +141,7 @@ impl Trust {
     }
 }
 
-/// Checks that a signature is valid for this election, according to its trusted comment.
+/// Checks the signature's trusted comment, which must name this election or no election.
 ///
 /// # Errors
 /// [`Distrust::OtherElection`] if the signature names elections, but not this one.

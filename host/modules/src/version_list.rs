@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 use super::{Judgement, Verdict};
 use baton_store::{Digest, DigestPrefix};
 
-/// Format that this version of Baton reads and writes. Raise it with each new field, because an older host would drop a
-/// field that it does not know.
+/// Format that this version of Baton reads and writes. Raise this number with each new field: an older host then asks
+/// for an update, instead of reporting a damaged object.
 const FORMAT: u64 = 1;
-/// Size of the object above which pushes are refused, in bytes. There is a limit because every node reads the whole
-/// object after each change.
+/// Maximum size of the object after a push, in bytes. The size is limited because every node reads the whole object
+/// after each change.
 const LARGEST: usize = 512 << 10;
-/// Maximum size of an object that is parsed, in bytes. Larger than [`LARGEST`], to leave room for verdicts. There is a
-/// limit because parsing needs many times the object's size in memory.
+/// Maximum size of an object that is parsed, in bytes. Larger than [`LARGEST`], to leave room for verdicts. The size is
+/// limited because parsing needs many times the object's size in memory.
 const LARGEST_READ: usize = 8 * LARGEST;
 /// Highest valid serial. Even a million pushes per second would not reach it.
 const HIGHEST_SERIAL: u64 = 1 << 62;
@@ -53,7 +53,7 @@ pub struct ListedVersion {
     pub serial: u64,
     /// The author of the entry, if known: `USER@HOST` for a push, the node's id for a judgement.
     pub by: String,
-    /// The time, in RFC 3339 format.
+    /// The time of the push or judgement, in RFC 3339 format.
     pub at: String,
     /// Text of the minisign signature, if any.
     pub signature: Option<String>,
@@ -73,7 +73,7 @@ pub enum RecordedVerdict {
         reason: String,
         /// The node that rejected the version.
         node: String,
-        /// The time, in RFC 3339 format.
+        /// The time of the rejection, in RFC 3339 format.
         at: String,
     },
 }
@@ -229,6 +229,7 @@ impl VersionList {
     }
 
     /// Makes an earlier version current: the version `to`, or by default the newest other version that is not rejected.
+    /// If `to` was never pushed, only removes its rejection.
     ///
     /// # Errors
     /// [`RollbackError`]. The list is unchanged after an error.
@@ -253,7 +254,7 @@ impl VersionList {
     }
 
     /// Records the verdict on a pushed version. The verdict does not apply to a later publication of the same digest. A
-    /// rejection is final. The last version that is not rejected cannot be rejected. Returns true if the list has
+    /// rejection is final. If only one version is not rejected, it cannot be rejected. Returns true if the list has
     /// changed.
     pub fn judge(&mut self, judgement: &Judgement, node: &str, at: &str) -> bool {
         let version = &judgement.version;
@@ -272,8 +273,8 @@ impl VersionList {
         news
     }
 
-    /// Records the rejection of a module that was not pushed. `size` is its size in bytes. Keeps the 20 newest of these
-    /// rejections. Returns true if the list has changed.
+    /// Records the rejection of a module that was not pushed. `size` is the module's size in bytes. Keeps the 20 newest
+    /// of these rejections. Returns true if the list has changed.
     pub fn judge_unpushed(&mut self, judgement: &Judgement, size: u64, node: &str, at: &str) -> bool {
         let Ok(digest) = judgement.version.digest.parse::<Digest>() else { return false };
         let is_known = self.unpushed.iter().any(|entry| entry.digest == digest);
@@ -311,7 +312,8 @@ impl VersionList {
         self.pushed.iter().rev().filter(|entry| !is_rejected(entry))
     }
 
-    /// Appends an entry with a new serial, and removes its rejection, if any.
+    /// Appends an entry with a new serial. Removes the entry's rejection, if any, and the rejections of all modules
+    /// that were not pushed.
     fn publish(&mut self, entry: ListedVersion) -> Result<(), VersionListError> {
         self.serial += 1;
         let verdict = entry.verdict.filter(|verdict| *verdict == RecordedVerdict::Good);
@@ -377,7 +379,7 @@ impl RecordedVerdict {
     }
 }
 
-/// The fields that all formats have in common.
+/// The field that all formats have in common.
 #[derive(Deserialize)]
 struct Head {
     format: u64,

@@ -1,8 +1,9 @@
-//! Detects file changes, through hints from the kernel and stamps that can be compared.
+//! Detects file changes: inotify hints that a file may have changed, and a comparison of [`Stamp`]s shows whether it
+//! has.
 //!
-//! This module uses inotify through `rustix` and tokio, and not through the crate `notify`. That crate starts a thread
-//! that would have to be joined. It also reports which file changed and how, but a hint is enough here, since a source
-//! compares the files itself.
+//! This module uses inotify through `rustix` and tokio, and not through the crate `notify`. The crate `notify` starts a
+//! thread that would have to be joined. The crate's detailed events are not needed here, because a source compares the
+//! files itself.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
@@ -103,7 +104,7 @@ fn drain(inotify: &OwnedFd) -> io::Result<()> {
 }
 
 /// A file's attributes, taken without reading the file. If the content changes, the stamp changes too, because it
-/// includes the change time (ctime). Unlike the modification time, users cannot set the change time.
+/// includes the change time (ctime). Users can set the modification time, but not the change time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
     device: u64,

@@ -60,7 +60,6 @@ pub(crate) struct Announcer {
     pub source: String,
     pub priority: u8,
     pub properties: NodeProperties,
-    /// The node's state.
     pub views: watch::Receiver<NodeView>,
     /// The modules that the node could start immediately.
     pub holds: watch::Receiver<Vec<Digest>>,
@@ -83,7 +82,7 @@ struct Announced {
 
 struct AnnouncementResult {
     named: Term,
-    /// Incarnation of another host with the same id, if this host found that host's announcement instead of its own.
+    /// Incarnation of another host with the same id, if the stored announcement was from that host.
     duplicate: Option<String>,
 }
 
@@ -266,15 +265,15 @@ impl Announced {
     }
 }
 
-/// Returns how long to wait before announcing `next`, or `None` if it does not differ from `said`, the last
-/// announcement.
+/// Returns how long to wait before announcing `next`. Returns `None` if `next` equals `said`, the last announcement.
 fn outdated_after(said: &Announcement, next: &Announcement) -> Option<Duration> {
     let differs_only_in_link = || Announcement { link: next.link.clone(), ..said.clone() } == *next;
     (said != next).then(|| if differs_only_in_link() { LINK_AFTER } else { NEWS_AFTER })
 }
 
-/// Writes an announcement. Its term is at least `named`, the highest term that this node has announced before. Reads
-/// the previous announcement first: it may be the only record of a term, and it reveals another host with the same id.
+/// Writes an announcement. The written term is at least `named`, the highest term that this node has announced before.
+/// Reads the previous announcement first, because it may be the only record of a term, and may come from another host
+/// with this id.
 async fn say(
     store: Arc<dyn ObjectStore>,
     election: ElectionName,
@@ -408,8 +407,7 @@ mod tests {
         let (store, election) = (store(), ElectionName::new("job").unwrap());
         let before = Announcement { term: 7, ..Announcement::now("a", "0", "", vec![], None) };
         store.announce(&election, "a", before.encode()).await.unwrap();
-        // The node's first read of its previous announcement fails. It must not overwrite the announcement before it
-        // has read it.
+        // The node's first read of its previous announcement fails. The node must repeat the read before it writes.
         store.fail_next(Fault::LoseRequest);
         let bench = Bench::start(store);
         // The new incarnation has not seen a term of this election, so it announces the term of the previous

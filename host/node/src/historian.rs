@@ -1,5 +1,5 @@
-//! The historian of one election: it records the outcome of this node's terms in the store. No other part of the host
-//! waits for it.
+//! The historian of one election records the outcome of this node's terms in the store. Only the shutdown of the host
+//! waits for the historian.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -119,7 +119,7 @@ impl Historian {
         }
     }
 
-    /// Writes all unwritten terms. If the stored history was unreadable and the write replaced it, returns the error
+    /// Writes all unwritten terms. If the stored history was unreadable, replaces the history and returns the error
     /// that made it unreadable.
     async fn write(&self, unwritten: &mut Unwritten) -> Result<Option<HistoryError>, HistoryError> {
         let past_terms: Vec<PastTerm> = unwritten.0.values().flatten().flatten().cloned().collect();
@@ -129,7 +129,8 @@ impl Historian {
     }
 }
 
-/// This node's terms that have not been written to the store yet, each with the term before it.
+/// This node's terms that have not been written to the store yet. Each array holds the previous term and the term
+/// itself.
 #[derive(Default)]
 struct Unwritten(BTreeMap<Term, [Option<PastTerm>; 2]>);
 
@@ -138,7 +139,7 @@ impl Unwritten {
         for served in served {
             let (number, [before, own]) = (served.term, historian.past_terms(served));
             let unwritten = self.0.entry(number).or_default();
-            // The tracker reports the previous term together with a term, both when that term begins and when it ends.
+            // The tracker reports each term when it begins and when it ends, each time with the previous term.
             *unwritten = [before.or(unwritten[0].take()), own];
             if self.0.len() > KEPT_TERMS {
                 self.0.pop_first();

@@ -1,12 +1,12 @@
-//! A node of Baton: the code that takes part in elections, whichever process it runs in.
+//! A node of Baton: the code that takes part in elections, in a host's process or in a test.
 //!
 //! - [`node`] starts a node. A host is one node; tests run several in one process.
 //! - [`supervisor`] carries out an elector's decisions, and owns the instance.
 //! - [`view`] is what a node knows about one election, as the supervisor publishes it.
-//! - [`telemetry`] is the log. Lines pass through a bounded queue to one writer thread, which checks the deadline of
-//!   each guest's line again before it writes the line.
+//! - [`telemetry`] is the log. Lines pass through a bounded queue to one writer thread. The thread checks the deadline
+//!   of a coordinator's line again before it writes the line.
 //! - [`steering`] lets operators control nodes. It contains the nodes' side and the commands' side.
-//! - [`links`] carries hints between the nodes of one store, on a thread of its own.
+//! - [`links`] carries hints between the nodes of one store, on a separate thread.
 //! - [`announcer`] tells operators and other nodes about this node.
 //! - [`historian`] records the outcome of this node's terms in the store.
 //! - [`maintenance`] steps the node down before Azure freezes or reboots its machine.

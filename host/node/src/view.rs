@@ -1,7 +1,7 @@
 //! A node's view of one election.
 //!
 //! After each input, the supervisor publishes a [`NodeView`]. The metrics, the status, the announcement and the links
-//! all read the latest one.
+//! all read the latest view.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use baton_store::{AnnouncedLink, Digest};
 pub struct NodeView {
     /// The highest term seen so far; 0 before the first one.
     pub term: Term,
-    /// The leader, as far as this node knows.
+    /// The leader, if this node knows it.
     pub leader: Option<String>,
     /// The deadline, while this node holds the lease.
     pub deadline: Option<Time>,
@@ -27,7 +27,8 @@ pub struct NodeView {
     pub command: Option<String>,
     /// The reason, as a single word, why this node would not acquire the lease now, if there is one.
     pub ineligible: Option<&'static str>,
-    /// The mark of the last steering object that this node has read, if any.
+    /// The identifier of the last steering object that this node has read, if any. Other nodes use it to check that
+    /// this node knows the current commands.
     pub steered: Option<String>,
     /// True if the host leads `--max-leaderships` other elections.
     pub at_leadership_limit: bool,
@@ -40,7 +41,7 @@ pub struct NodeView {
     pub is_leaving: bool,
     /// True once the store has responded.
     pub has_store: bool,
-    /// True if the last reading, or this node's own loss of the lease, showed that there was no leader.
+    /// True if the last reading showed no leader, or if this node itself has just stopped leading.
     pub is_vacant: bool,
     /// The other node that leads. Cleared once a reading shows no leader, so that a later term of the same node counts
     /// as another change of leader.
@@ -54,11 +55,11 @@ pub struct NodeView {
 /// An instance on this node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InstanceView {
-    /// The term that it serves.
+    /// The term that the instance serves.
     pub term: Term,
-    /// The module that it runs.
+    /// The module that the instance runs.
     pub module: Digest,
-    /// True once the host has killed it.
+    /// True once the host has killed the instance.
     pub is_killed: bool,
 }
 
@@ -121,7 +122,7 @@ fn leads(lease: LeaseState, record: &Record) -> bool {
     matches!(lease, LeaseState::Held | LeaseState::Breaking) && record.node.is_some() && !record.released
 }
 
-/// True if the snapshot shows that a leader is missing. A finished election needs no leader.
+/// True if the snapshot shows no leader, unless the election is finished and needs none.
 fn is_vacant(snapshot: &Snapshot) -> bool {
     match snapshot {
         Snapshot::Object { lease, record: Some(record), .. } => {

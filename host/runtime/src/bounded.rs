@@ -21,10 +21,10 @@ pub enum FileError {
 /// Reads a regular file of at most `longest` bytes.
 ///
 /// # Errors
-/// [`FileError`] if the path leads to anything else, or if reading fails. The function never waits for a pipe's writer,
-/// and never reads a device to its end.
+/// [`FileError`] if the path does not lead to a regular file, if the file is too large, or if reading fails. The
+/// function never waits for a pipe's writer, and never reads a device to its end.
 pub fn read_file(path: &Path, longest: u64) -> Result<Vec<u8>, FileError> {
-    // Check this first: opening a pipe would block until it has a writer.
+    // Check the type before opening: opening a pipe would block until the pipe has a writer.
     let found = metadata(path)?;
     if !found.is_file() {
         return Err(FileError::NotRegular);
@@ -33,7 +33,7 @@ pub fn read_file(path: &Path, longest: u64) -> Result<Vec<u8>, FileError> {
         return Err(FileError::TooLong(found.len()));
     }
     let mut bytes = Vec::new();
-    // Limit the read: the file may grow while it is being read.
+    // Limit the read: the file may grow in the meantime.
     File::open(path)?.take(longest.saturating_add(1)).read_to_end(&mut bytes)?;
     match bytes.len() as u64 {
         size if size > longest => Err(FileError::TooLong(size)),

@@ -10,35 +10,37 @@
 //!   template maps and links the version's code, but runs none of it, and forks runners. Coordinators that run the same
 //!   version share a template.
 //! - **A runner** is the process of one instance. The template forks it as a child of the host, before there is a term.
-//!   So a runner shares the template's read-only memory, does not have to link, and outlives the template. It confines
-//!   itself to the rights that its coordinator was granted, and starts its threads. It then drops the rights that only
-//!   these steps needed, and rehearses the start of an instance ([`Runners`]). Finally, it waits for the single message
-//!   that starts an instance.
+//!   So a runner shares the template's read-only memory, does not have to link, and outlives the template. The runner
+//!   confines itself to the rights that its coordinator was granted, and starts its threads. It then drops the rights
+//!   that only these steps needed, and usually rehearses: a trial start makes the real start faster. Finally, it waits
+//!   for the single message that starts an instance.
 //!
-//! Host and runner are connected by pipes, which cannot carry descriptors. So no descriptor can leave a runner.
+//! The host and a runner are connected by pipes, which cannot carry descriptors. So no descriptor can leave a runner.
 //!
 //! The threads of a runner:
 //!
 //! - The first thread runs the guest. While the guest waits, this thread also runs the async runtime.
 //! - `beside` runs the async runtime while the guest computes.
 //! - `guest` runs calls that block. It is one thread, or four threads if folders are granted.
-//! - `host` reads the host's messages. When the pipe is closed, it ends the process.
+//! - `host` reads the host's messages. When the pipe is closed, this thread ends the process.
 //! - `deadline` ends the process at its deadline, even while the host is stopped.
 //!
 //! # Modules
 //!
-//! - `host`, the host's side: `launch` starts instances, `instance` is the handle to an instance, `task` supervises it,
-//!   and `requests` handles its runner's messages. `templates` and `runners` keep processes ready under a coordinator's
-//!   `policy`; `process` starts and reaps them; `control_groups` groups them. `instances` lists the running instances.
+//! - `host`, the host's side: `launch` starts instances, `instance` is the handle to an instance, `task` supervises the
+//!   instance, and `requests` handles the runner's messages. `templates` and `runners` keep processes ready under a
+//!   coordinator's `policy`. `process` starts and reaps processes, and `control_groups` gives each runner a control
+//!   group. `instances` lists the running instances.
 //! - `wire`, shared by both sides: `protocol` defines the messages, `shared` the shared memory, `page` the deadline in
-//!   that memory and the runner's gate, `limits` the limits and usage of an instance, and `output` its lines.
+//!   shared memory and the runner's gate, `limits` the limits and usage of an instance, and `output` an instance's
+//!   lines.
 //! - `runner`, the runner's side: `instance` runs an instance from start to end. `guest` implements the contract,
 //!   `state` the coordinator's state, and `denied` the interfaces that are linked without being granted. `files`,
 //!   `folder` and `listing` implement granted folders, and `http` implements requests to other servers. `holdings`
 //!   enforces the limits.
-//! - `module` reads, compiles and links components with an `engine`. `judge` checks whether this host can run them,
-//!   `componentize` wraps core modules, and `component_size` measures components. `backtrace` and `names` make traps
-//!   readable.
+//! - `module` reads, compiles and links components with an `engine`. `judge` checks whether this host can run a
+//!   component, `componentize` wraps core modules, and `component_size` measures components. `backtrace` and `names`
+//!   make traps readable.
 //! - [`confine`] drops every right that a process does not need, before the process handles untrusted input.
 //! - Helpers: `secret`, [`memory`], `bounded`.
 

@@ -5,10 +5,11 @@
 /// process would therefore grow from term to term.
 pub fn keep_one_heap() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: `mallopt` takes only integers, so there is no pointer that must stay valid. It may be called at any time.
+    // SAFETY: `mallopt` takes only integers, so there is no pointer that must stay valid. `mallopt` may be called at
+    // any time.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
-        // 128 KiB is also glibc's initial value. Setting it explicitly stops glibc from raising it, so that large
+        // 128 KiB is also glibc's initial value. An explicit value stops glibc from raising the threshold. So large
         // allocations are returned to the system as soon as they are freed.
         libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
     }

@@ -1,4 +1,5 @@
-//! Secrets that the configuration refers to by file or variable. Only the coordinator sees the text of a secret.
+//! Secrets that the configuration refers to by file or variable. Baton passes the text of a secret to the coordinator
+//! only.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@ use crate::runner::http;
 use crate::wire::protocol::{self, FromRunner, FromTemplate, How};
 use baton_base::untrusted::{Reader, text};
 
-/// The readers of this crate.
+/// The fuzzing targets of this crate.
 pub const READERS: &[Reader] = &[
     Reader { name: "module", read: module },
     Reader { name: "runner", read: runner },
@@ -29,7 +29,7 @@ fn module(bytes: &[u8]) {
     }
 }
 
-/// Reads messages from a runner or a template that a guest may have taken over.
+/// Reads messages from a runner, which a guest may have taken over, or from a template.
 fn runner(bytes: &[u8]) {
     const LONGEST: usize = 1 << 20;
     let mut rest = Cursor::new(bytes);

@@ -137,7 +137,7 @@ pub struct Latency {
 /// The result of `baton doctor`. Its JSON keys are a public interface.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Diagnosis {
-    /// The store.
+    /// The store's URL.
     pub store: String,
     /// True if no finding is a problem.
     pub passed: bool,

@@ -28,7 +28,7 @@ pub(super) struct Flags<S> {
 }
 
 impl<S> Flags<S> {
-    /// Returns the layer for the command line.
+    /// Returns the [`Layer`] of the settings on the command line.
     ///
     /// # Errors
     /// As for [`Layer::flags`].

@@ -30,10 +30,10 @@ pub(super) struct Completions {
 /// The environment variable that makes this program complete a command line instead of running it.
 const COMPLETE: &str = "BATON_COMPLETE";
 
-/// A function that lists the candidates for one kind of value.
+/// A function that lists the possible values of one kind of argument.
 pub type Candidates = fn() -> Vec<String>;
 
-/// If a shell's completion script started this process, completes the command line and exits. Otherwise, returns.
+/// Completes the command line and exits, if a shell's completion script started this process. Otherwise, returns.
 pub fn complete(elections: Candidates, nodes: Candidates) {
     let values =
         move |of: Candidates| ArgValueCandidates::new(move || of().into_iter().map(CompletionCandidate::new).collect());

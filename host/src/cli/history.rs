@@ -47,7 +47,7 @@ fn table(rows: &[TermRow]) -> String {
 }
 
 /// Formats the time from `from` to `to`, rounded down to seconds. Returns `None` if either string is not a time, or if
-/// `to` is earlier than `from`. That can happen, because the clocks of two nodes may differ.
+/// `to` is earlier than `from`. The order can be wrong, because the clocks of two nodes may differ.
 fn elapsed(from: &str, to: &str) -> Option<String> {
     let [from, to] = [from, to].map(|time| OffsetDateTime::parse(time, &Rfc3339).ok());
     let time: std::time::Duration = (to? - from?).try_into().ok()?;

@@ -263,7 +263,7 @@ impl fmt::Debug for Development {
     }
 }
 
-/// An action on a coordinator's state. `force` permits a change even while a node leads.
+/// An action on a coordinator's state. If `force` is true, the command changes the state even while a node leads.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the arguments of the commands of these names")]
 pub enum StateAction {
@@ -292,7 +292,7 @@ pub enum StateAction {
     },
 }
 
-/// The reason why no [`Command`] could be parsed from the command line.
+/// The reason why the command line did not result in a [`Command`].
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
     /// The arguments are invalid, or ask for help or the version.
@@ -321,8 +321,8 @@ impl Stop {
     }
 }
 
-/// Prints an error from the parser. If the error quotes an argument that contains control characters, escapes the text
-/// and drops its colors. Arguments may be file names chosen by another user.
+/// Prints an error from the parser. If the error quotes an argument that contains control characters, escapes the error
+/// and drops its colors. Such an argument may be a file name that another user chose.
 fn report_usage(error: &clap::Error) -> std::io::Result<()> {
     let quoted = error.context().flat_map(|(_, value)| match value {
         ContextValue::String(text) => std::slice::from_ref(text),
@@ -457,7 +457,8 @@ fn development(dev: &args::Dev, around: &Environment) -> Result<Development, Con
 }
 
 /// Joins a switch and its value, so that `--preempt false` means `--preempt=false`. Clap is configured to accept the
-/// value of a switch only after `=`. Otherwise, it would take MODULE in `--preempt MODULE` for the value of the switch.
+/// value of a switch only after `=`. Otherwise, clap would take MODULE in `--preempt MODULE` for the value of the
+/// switch.
 fn with_joined_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let is_value = |argument: &OsString| argument.to_str().is_some_and(|text| config::switch(text).is_ok());
@@ -485,7 +486,7 @@ fn with_joined_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<Os
     joined
 }
 
-/// Other names for commands, which were used before 0.1.0 or are used by similar tools.
+/// Other names for commands, and their current names. The other names are from before 0.1.0 or from similar tools.
 const COMMANDS_BY_OTHER_NAMES: [(&str, &str); 9] = [
     ("start", "rerun"),
     ("break", "break-lease"),
@@ -498,7 +499,7 @@ const COMMANDS_BY_OTHER_NAMES: [(&str, &str); 9] = [
     ("init", "new"),
 ];
 
-/// If the error is about an unknown flag or command that Baton has under another name, adds that name.
+/// Adds the current name to an error about a flag or a command that Baton has under another name.
 fn with_current_name(mut error: clap::Error) -> clap::Error {
     let given = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),

@@ -62,7 +62,7 @@ fn verdict(row: &ModuleRow) -> String {
 pub(super) fn age(at: &str, now: OffsetDateTime) -> Option<String> {
     let age = now - OffsetDateTime::parse(at, &Rfc3339).ok()?;
     Some(match age.whole_minutes() {
-        // The time may come from another machine, whose clock may be ahead of this one.
+        // The time may come from another machine, whose clock may be ahead of this machine's clock.
         minutes if minutes < 2 => format!("{} s ago", age.whole_seconds().max(0)),
         minutes if minutes < 120 => format!("{minutes} min ago"),
         minutes if minutes < 48 * 60 => format!("{} h ago", minutes / 60),

@@ -30,8 +30,9 @@ pub struct NodeStatusRow {
 }
 
 impl NodeStatusRow {
-    /// Returns the rows, with the leader first. A leader without an announcement also gets a row. `exited` must return
-    /// true for the incarnation of a host that has exited according to this machine's kernel.
+    /// Returns the rows, with the leader first. A leader without an announcement also gets a row. `exited` gets the
+    /// incarnation (the id of a host process), and must return true if this machine's kernel reports that the process
+    /// has exited.
     #[must_use]
     pub fn of(snapshot: &Snapshot, announcements: &[Announcement], exited: impl Fn(&str) -> bool) -> Vec<Self> {
         let leader = leader(snapshot);

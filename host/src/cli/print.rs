@@ -36,7 +36,7 @@ pub fn print_json(result: &impl Serialize) -> io::Result<()> {
     print_json_again(result).map(drop)
 }
 
-/// Prints one of several results as JSON. Returns false if stdout is closed.
+/// Prints one of several results as JSON, as [`print_json`] does. Returns false if stdout is closed.
 pub(super) fn print_json_again(result: &impl Serialize) -> io::Result<bool> {
     // In pretty-printed JSON, line breaks occur only between tokens, so the line breaks need no escaping.
     let json = serde_json::to_string_pretty(result)?;
@@ -73,8 +73,8 @@ fn escaped(value: &[u8]) -> String {
     text
 }
 
-/// Like [`print()`], but for one part of a result that has no end. Returns false if stdout is closed, so that the
-/// caller can stop.
+/// Prints one part of an endless result, as [`print()`] does. Returns false if stdout is closed, so that the caller can
+/// stop.
 ///
 /// # Errors
 /// As for [`print()`].
@@ -96,7 +96,7 @@ pub(super) fn write_all(bytes: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// Removes the microseconds from a time. If the string is not a UTC time, returns it unchanged.
+/// Removes the fraction of a second from a time. If the string is not a UTC time, returns it unchanged.
 pub(super) fn to_the_second(time: &str) -> String {
     match (time.split_once('.'), OffsetDateTime::parse(time, &Rfc3339)) {
         (Some((seconds, _)), Ok(at)) if at.offset().is_utc() => format!("{seconds}Z"),

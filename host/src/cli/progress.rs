@@ -1,4 +1,4 @@
-//! Progress of a command on a terminal: one line on stderr, which is erased before the command prints anything else.
+//! Progress of a command on a terminal: one line on stderr. The command erases the line before it prints anything else.
 
 use std::cell::Cell;
 use std::io::{self, IsTerminal, Write as _};

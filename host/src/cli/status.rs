@@ -40,8 +40,8 @@ impl LeaseLabel {
     /// Baton.
     fn of(state: LeaseState, has_record: bool) -> Self {
         match state {
-            // Show all of these as held. Only nodes that could acquire the lease need to know that its holder has
-            // exited.
+            // Show these three states as held. Only a node that could acquire the lease needs to know that the holder
+            // has exited.
             LeaseState::Held | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. } if has_record => {
                 Self::Held
             }
@@ -187,8 +187,8 @@ pub fn print_status(rows: &[StatusRow], json: bool) -> io::Result<()> {
     if json { print_json(&rows) } else { print_styled(&text(rows)).map(drop) }
 }
 
-/// Prints the rows as read at the time `at`, and an error for each election that could not be read. On a terminal,
-/// replaces the previous output; otherwise appends to it. Returns false if stdout is closed.
+/// Prints the rows that were read at the time `at`, and an error for each election that could not be read. On a
+/// terminal, replaces the previous output; otherwise appends to it. Returns false if stdout is closed.
 ///
 /// # Errors
 /// As for [`print_json`].
@@ -222,7 +222,7 @@ pub fn print_again(
     if !moves_its_cursor(&io::stdout()) {
         return print_styled(&(text + "\n"));
     }
-    // Each new line erases the rest of the line that it overwrites. The last line also erases everything below it.
+    // Each line break erases the rest of the old line. The end of the text erases everything below it.
     const HOME: &str = "\u{1b}[H";
     const REST_OF_LINE: &str = "\u{1b}[K\n";
     const BELOW: &str = "\u{1b}[J";

@@ -1,5 +1,5 @@
-//! Colored tables. Like the colors of clap's help, their colors depend on the terminal, `NO_COLOR`, `CLICOLOR` and
-//! `CLICOLOR_FORCE`.
+//! Colored tables. The terminal and the variables `NO_COLOR`, `CLICOLOR` and `CLICOLOR_FORCE` decide whether a table
+//! has colors, as for clap's help.
 
 use std::io;
 
@@ -32,7 +32,8 @@ impl Tone {
 }
 
 /// Formats a table. The first row is the header. For every other cell, `tone` chooses the tone from the cell's column
-/// and text. Escapes all control characters except the colors, so print the table with [`print_styled`].
+/// and text. Escapes all control characters except the colors. Print the table with [`print_styled`], which keeps the
+/// colors.
 #[must_use]
 pub fn table<const N: usize>(lines: &[[String; N]], tone: impl Fn(usize, &str) -> Tone) -> String {
     let mut text = String::new();

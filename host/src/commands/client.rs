@@ -51,7 +51,8 @@ const LARGEST_PEM: u64 = 16 << 20;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Endpoint {
-    /// The local socket of the host with this incarnation. It serves only the user who runs the host.
+    /// The local socket of the host with this incarnation (the id of a host process). The socket serves only the user
+    /// who runs the host.
     Here(String),
     Url(AdminUrl),
 }
@@ -204,7 +205,8 @@ impl Client {
         })
     }
 
-    /// Checks which user runs the listener. After a host has exited, another user could take over its port.
+    /// Checks that a trusted user runs the process that listens. After a host has exited, another user could take over
+    /// the host's port.
     async fn check_listener_is_trusted(&self, stream: &TcpStream) -> Result<(), AskError> {
         let who = match user_behind(stream).await.map_err(AskError::failed)? {
             Some(user) if self.trusted.contains(&user) => return Ok(()),
@@ -261,7 +263,7 @@ async fn send(
 ) -> Result<(StatusCode, Answer), hyper::Error> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let mut carrier = JoinSet::new();
-    // Ignore the result: the reader of the response also receives the connection's errors.
+    // Ignore the result: `Answer::piece` also returns the connection's errors.
     carrier.spawn(async move { drop(connection.await) });
     let (head, body) = sender.send_request(request).await?.into_parts();
     let pieces = Box::pin(Body::new(body).into_data_stream());

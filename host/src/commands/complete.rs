@@ -20,7 +20,8 @@ pub fn elections() -> Vec<String> {
     ask(async |store| names(store).await.into_iter().map(|election| election.to_string()).collect())
 }
 
-/// Returns the nodes of all elections in the same store. Returns an empty list if the store cannot be read in time.
+/// Returns the nodes of all elections in the store that [`elections`] reads. Returns an empty list if the store cannot
+/// be read in time.
 #[must_use]
 pub fn nodes() -> Vec<String> {
     ask(async |store| {
@@ -43,7 +44,7 @@ fn ask(question: impl AsyncFnOnce(&dyn Store) -> Vec<String>) -> Vec<String> {
         let Ok(store) = open_store(&place) else { return Vec::new() };
         timeout(ANSWERED_WITHIN, question(&*store)).await.unwrap_or_default()
     });
-    // Do not wait for a request that hangs: it would block the shell.
+    // Do not wait for a request that hangs, because the wait would block the shell.
     runtime.shutdown_background();
     answer
 }

@@ -24,7 +24,7 @@ pub(super) async fn history(
         return Err(unheard_of(election, place, &*store).await);
     }
     let mut history = stored.unwrap_or_default();
-    // The historian adds a new term only after a few seconds, so take the newest term from the record.
+    // Nodes add a new term to the history only after a few seconds, so take the newest term from the record.
     if let Snapshot::Object { record: Some(record), .. } = &snapshot {
         history.note(record);
         history.close();

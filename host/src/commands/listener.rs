@@ -1,5 +1,5 @@
-//! Finds the user whose process accepted a connection on loopback. After a host has exited, any user may take over its
-//! port, so a token is sent only if the process belongs to a trusted user.
+//! Finds the user whose process accepted a connection on loopback. After a host has exited, any user may take over the
+//! host's port. So Baton sends a token only if the process belongs to a trusted user.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};

@@ -143,7 +143,7 @@ async fn inspect(module: &Path, compile_timeout: Duration) -> anyhow::Result<(In
 fn block_on(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(command);
-    // Do not wait for a request that hangs: it would delay the exit.
+    // Do not wait for a request that hangs, because the wait would delay the exit.
     runtime.shutdown_background();
     result
 }
@@ -152,7 +152,7 @@ fn open_store(url: &StoreUrl) -> anyhow::Result<Arc<dyn Store>> {
     Ok(baton_store::open(url).map_err(WrongConfiguration::new)?)
 }
 
-/// Sends a request. If its outcome is unknown, retries it, unless it is a write, which may already have taken effect.
+/// Sends a request. Retries a request whose outcome is unknown, except a write, which may already have taken effect.
 async fn ask(store: &dyn LeaseStore, election: &ElectionName, op: Op) -> Result<Reply, StoreError> {
     let tries = if matches!(op, Op::Write { .. } | Op::Create { .. }) { 1 } else { TRIES };
     patiently(tries, async || store.request(election, op.clone()).await).await

@@ -77,7 +77,7 @@ const COMMON: Files = &[
     (".devcontainer/Dockerfile", include_str!("../../templates/devcontainer/Dockerfile")),
 ];
 
-/// The beginning of the URL of this version's release archive. The rest of the file name depends on the machine.
+/// Start of the release archive's URL. The Dockerfile appends the machine's architecture.
 const RELEASE: &str = concat!(
     env!("CARGO_PKG_REPOSITORY"),
     "/releases/download/v",
@@ -101,7 +101,7 @@ macro_rules! sdk {
     };
 }
 
-/// The SDK's sources. They are copied into Rust projects, because the SDK is not on crates.io yet.
+/// The SDK's sources. `baton new` copies them into Rust projects, because the SDK is not on crates.io yet.
 const SDK: Files = sdk! {
     "src/async_term.rs" "src/failure.rs" "src/fake.rs" "src/host.rs" "src/http.rs" "src/lib.rs" "src/state.rs"
     "src/term.rs" "src/testing.rs" "wit/world.wit" "wit/deps/io.wit"

@@ -53,8 +53,8 @@ struct Removed {
 
 impl Pruner<'_> {
     async fn prune(&self, elections: &[ElectionName]) -> anyhow::Result<Removed> {
-        // List the modules first. A push stores its module before a version list references the module, and `remove`
-        // keeps every module that was stored again after this listing.
+        // List the modules before reading the version lists. A module that a push stores after this point is then not
+        // removed: it is missing from the listing, or `remove` sees that it was stored again.
         let stored = patiently(TRIES, async || self.store.modules().await).await.context("cannot list the modules")?;
         let all =
             patiently(TRIES, async || self.store.controlled().await).await.context("cannot list the elections")?;
@@ -112,8 +112,8 @@ impl Pruner<'_> {
         self.in_time(election, edit).await
     }
 
-    /// Removes the steering objects of elections that have no lease, versions or announcements. No node is left that
-    /// could obey such an object.
+    /// Removes the steering objects of elections that have no lease, no versions and no announcements. No node is left
+    /// that could obey the commands.
     async fn prune_steering(
         &self,
         elections: &[ElectionName],
@@ -321,7 +321,8 @@ mod tests {
         }
         bench.push("two", "bb").await;
         bench.put("eeeee").await;
-        // C is kept as the version to roll back to, and B because another election uses it.
+        // The version list keeps `dddd`, and `ccc` as the version to roll back to. The store keeps the module `bb`,
+        // because the election `two` uses it.
         assert_eq!(sizes(&bench.prune(&["one"], 1, true).await.unwrap()), (vec![1, 2], vec![]));
         let removed = bench.prune(&["one"], 1, false).await.unwrap();
         assert_eq!(sizes(&removed), (vec![1, 2], vec![]));

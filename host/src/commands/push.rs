@@ -24,10 +24,10 @@ use baton_store::{LeaseStore, StoreUrl};
 
 /// Largest signature file to accept, in bytes. A minisign signature with short comments takes about 350 bytes.
 const LARGEST_SIGNATURE: u64 = 4 << 10;
-/// Slowest upload to support, in bytes per second. The larger the module, the longer the timeout that results from this
-/// rate.
+/// Slowest upload to support, in bytes per second. A transfer's timeout is its size divided by this rate, plus
+/// [`ANSWER_WITHIN`].
 const SLOWEST: u64 = 100_000;
-/// Maximum number of attempts at each transfer, and at storing a module.
+/// Maximum number of attempts per transfer, and of uploads per module.
 const SENDINGS: u32 = 3;
 
 /// Publishes a module: first stores it, and then references it in the version list. In this order, the list never
@@ -87,8 +87,7 @@ async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<S
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns a warning that lists the nodes whose module source is another one, if there are any. Such nodes ignore
-/// pushed versions.
+/// Returns a warning that lists the nodes with another module source, if any. These nodes ignore pushed versions.
 async fn nodes_with_another_source(store: &dyn ObjectStore, election: &ElectionName) -> Option<String> {
     let here = ModuleSource::Published(election.clone()).to_string();
     let announcements = match announcements(store, election).await {

@@ -53,7 +53,7 @@ pub(super) async fn rerun(election: &ElectionName, store: &StoreUrl) -> anyhow::
     }
     record.outcome = None;
     let written = ask(&*store, election, Op::Write { id, version, record }).await;
-    // If the release fails, hosts have to wait for the lease to expire.
+    // If the release fails, hosts must wait until the lease expires.
     let released = ask(&*store, election, Op::Release { id }).await;
     written.context("cannot write the record")?;
     released.context(

@@ -2,13 +2,13 @@
 //!
 //! The host's threads:
 //!
-//! - **control**, two threads, or one for a single election: run supervisors, followers, historians, store requests and
-//!   signal handling. They never write to a descriptor that may block. The requests of one election never delay those
-//!   of another.
-//! - **keepers**, two threads: handle messages from runners, commit their state, and look up names. They decide
-//!   nothing.
-//! - **starter**: starts templates, adopts the runners that templates have forked, and reaps runners for which no other
-//!   thread waits. When this thread ends, all templates and runners die.
+//! - **control**, two threads, or one for a single election: run each election's supervisor, module follower and
+//!   historian, send store requests, and handle signals. They never write to a descriptor that may block. The requests
+//!   of one election never delay those of another election.
+//! - **keepers**, two threads: handle messages from runners, commit coordinators' state, and look up names. They decide
+//!   nothing about leadership.
+//! - **starter**: starts template processes, adopts the runners that these processes fork, and reaps runners for which
+//!   no other thread waits. When this thread ends, all template processes and runners die.
 //! - **admin**: serves probes, load balancers, scrapers and users, and writes operators' commands to the store. It has
 //!   a lower priority than the other threads.
 //! - **links**: exchanges hints with other hosts. See [`links`].
@@ -71,17 +71,17 @@ use baton_store::state::{Handover, ReadAhead};
 use baton_store::{Digest, LockFile, ObjectStore, no_file_events, witness};
 use baton_store::{LeaseStore, MemoryStore, SqliteStore, StoreUrl};
 
-/// Timeout for creating the lock file at startup. At that point, nothing depends on the lock file yet.
+/// Timeout for creating the lock file at startup. If the timeout expires, the host runs without a lock file.
 const LOCKED_WITHIN: Duration = Duration::from_secs(2);
 
-/// Maximum time that elections wait for the store to be created, which usually takes only a moment.
+/// Maximum time that elections wait at startup for the first attempt to create the store.
 const MADE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Environment variables with the names of files that the clients of stores and registries read.
+/// Environment variables that name files which the clients of stores and registries read.
 const FILES: [(&str, &str); 2] =
     [("AZURE_FEDERATED_TOKEN_FILE", "the workload's token file"), ("SSL_CERT_FILE", "the certificate file")];
 
-/// Environment variables with the names of folders that contain such files or helper programs.
+/// Environment variables that name folders with certificates or with programs that the host runs.
 const FOLDERS: [(&str, &str); 2] = [("SSL_CERT_DIR", "the certificate folder"), ("PATH", "the program folder")];
 
 pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
@@ -198,8 +198,8 @@ fn host(
     ended.map(|()| ExitCode::SUCCESS)
 }
 
-/// The error returned when the kernel cannot confine a coordinator to its folders. The WebAssembly sandbox would then
-/// be the only barrier.
+/// The error returned when the kernel cannot confine a coordinator to its folders. Without this confinement, the
+/// WebAssembly sandbox would be the only barrier.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "--dir {folder}: this kernel has no Landlock (Linux 5.13, listed in /sys/kernel/security/lsm), so only the \
@@ -287,7 +287,7 @@ struct Ends {
     max_links: usize,
 }
 
-/// The process that runs a node. Its settings have been checked.
+/// A host process, whose settings have been checked.
 struct Host<'a> {
     config: &'a Config,
     workshop: Option<&'a Workshop>,
@@ -303,8 +303,8 @@ struct Shared {
     clock: Clock,
     watchdog: Arc<Watchdog>,
     templates: Templates,
-    /// The runtime for the tasks that handle runners' messages. It is separate, so that these tasks do not delay a
-    /// supervisor.
+    /// The runtime for the tasks that handle runners' messages. These tasks have a separate runtime, so that they do
+    /// not delay supervisors.
     keepers: Handle,
     running: RunningInstances,
     trackers: Vec<Arc<ElectionTracker>>,
@@ -366,14 +366,14 @@ impl Host<'_> {
             admin.shutdown();
         }
         telling.end();
-        // If the store hangs, a thread may be blocked forever. Nothing depends on such a thread at this point.
+        // Do not wait for these threads: if the store hangs, one of them may be blocked forever.
         control.shutdown_background();
         keepers.shutdown_timeout(Duration::from_secs(1));
         result
     }
 
-    /// Creates the templates of runners. Moves this process into its control group first, because child processes
-    /// inherit the group.
+    /// Creates the templates, which are the processes that fork runners. Moves this process into its control group
+    /// first, because child processes inherit the group.
     fn templates(&self, lock_file: Option<Arc<LockFile>>) -> anyhow::Result<Templates> {
         let report_log = self.log.clone();
         let report = move |error: String| report_log.emit(None, Event::Error { error });
@@ -409,8 +409,8 @@ impl Host<'_> {
         }
     }
 
-    /// Opens the socket for commands on this machine. Commands cannot read a store in memory, so `baton dev` needs no
-    /// socket.
+    /// Opens the socket for commands on this machine. These commands cannot read the in-memory store of `baton dev`, so
+    /// `baton dev` needs no socket.
     fn local_socket(&self, shared: &Shared) -> Option<UnixListener> {
         let is_wanted = self.workshop.is_none();
         is_wanted.then(|| local_socket::open(&shared.incarnation)).transpose().unwrap_or_else(|error| {
@@ -569,7 +569,7 @@ impl Host<'_> {
     }
 }
 
-/// The addresses and sockets for other nodes, except for the admin endpoint's socket.
+/// The addresses at which other nodes reach this node, and the maximum number of links.
 struct Network {
     /// The advertised address of the admin endpoint, if any.
     advertised: Option<AdminUrl>,
@@ -577,7 +577,7 @@ struct Network {
     max_links: usize,
 }
 
-/// Creates the lock file. From this file, other hosts on this machine can tell when this host has exited, even if they
+/// Creates the lock file. Other hosts on this machine use this file to detect that this host has exited, even if they
 /// start later.
 async fn lock_file(
     config: &Config,
@@ -718,7 +718,8 @@ fn runtime(name: &str, threads: usize) -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(threads).thread_name(name).enable_all().build()
 }
 
-/// Creates the store. Retries until this succeeds. Reports lost files. Drops `tries` after the first attempt.
+/// Creates the store, and retries until this succeeds. Drops `tries` after the first attempt, which wakes the caller.
+/// Reports database files that were missing and have been created again.
 async fn create(store: Arc<dyn LeaseStore>, place: StoreUrl, log: Log, tries: oneshot::Sender<Infallible>) {
     let mut last_error: Option<StoreError> = None;
     let mut wait = Duration::from_secs(1);

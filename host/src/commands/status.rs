@@ -170,7 +170,7 @@ struct ElectionHere {
 pub(crate) const READER: Reader =
     Reader { name: "status", read: |bytes| drop(serde_json::from_slice::<Vec<ElectionHere>>(bytes)) };
 
-/// Maximum number of hosts to query at once. Each needs a file descriptor.
+/// Maximum number of hosts to query at once. Each query needs a file descriptor.
 const HOSTS_AT_ONCE: usize = 64;
 
 /// Queries the hosts with these incarnations. Skips hosts that are on other machines, belong to other users, or respond

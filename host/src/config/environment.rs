@@ -67,8 +67,8 @@ impl Environment {
         self.folder.join(path)
     }
 
-    /// Folder for Baton's persistent files: `$XDG_STATE_HOME/baton`, else `~/.local/state/baton`. Never a folder under
-    /// `/tmp`: cleanup jobs would delete the files of a lease while it is held.
+    /// Folder for Baton's persistent files: `$XDG_STATE_HOME/baton`, else `~/.local/state/baton`. The default is not
+    /// under `/tmp`, where cleanup jobs would delete a running host's files.
     pub(crate) fn state_folder(&self) -> Option<PathBuf> {
         self.own_folder("XDG_STATE_HOME", ".local/state")
     }
@@ -78,7 +78,7 @@ impl Environment {
         self.own_folder("XDG_CACHE_HOME", ".cache")
     }
 
-    /// File of the key that authenticates modules that this user's hosts have compiled. The file is not in the cache
+    /// Path of the key that authenticates the modules that this user's hosts have compiled. The key is not in the cache
     /// folder: there, a user who can write to the cache could also read or replace the key.
     pub(super) fn cache_key(&self) -> Option<PathBuf> {
         Some(self.state_folder()?.join("cache.key"))

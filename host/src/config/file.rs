@@ -1,5 +1,5 @@
-//! Reads `baton.toml`. This module uses no derive macro. This way, each value keeps its line number, and the error for
-//! a misspelled key can suggest the most similar valid key.
+//! Reads `baton.toml` without a derive macro, so that each value keeps its line number, and the error for a misspelled
+//! key can suggest the most similar valid key.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -44,7 +44,7 @@ pub(super) fn read(
         Err(problem) => {
             let problem = problem.unwrap_or_else(|| "there is no such file".to_string());
             return Err(match named {
-                // The argument may be a secret: before 0.1.0, `--config` took NAME=VALUE.
+                // Do not repeat the name, which may contain a secret: before 0.1.0, `--config` took NAME=VALUE.
                 Some(given) if name.contains('=') => {
                     let hint = format!(
                         "is not a file name: use {} or {} for variables of the coordinator's configuration",
@@ -284,11 +284,11 @@ fn list_of_strings(example: &str) -> String {
     format!("write a list of quoted strings: {example}")
 }
 
-/// Advice for a setting that takes a list of arguments. A single string is rejected, because it is not clear how to
-/// split it into arguments.
+/// Example of a list of arguments, for errors. Baton rejects a single string, because it is not clear how to split the
+/// string into arguments.
 const ARGUMENTS: &str = "arg = [\"--verbose\", \"report.csv\"]";
 
-/// The error message for a key that is not valid in its place.
+/// The error message for a key that is unknown, or in the wrong part of the file.
 fn unknown(word: &str, at_top: bool, legal: impl Fn(&Key) -> bool) -> String {
     if !at_top && Key::ALL.iter().any(|key| key.name() == word && *key != Key::Config) {
         return "applies to the whole host: move it to the top of the file, above the first table".to_string();

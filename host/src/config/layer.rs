@@ -61,7 +61,7 @@ pub(super) struct SourcedText {
 #[derive(Clone, Default)]
 pub struct Layer {
     values: BTreeMap<Key, SourcedText>,
-    /// The multi-value settings: each value with its name.
+    /// Values of the multi-value settings, by setting and name.
     named: BTreeMap<Key, BTreeMap<String, SourcedText>>,
 }
 

@@ -101,7 +101,8 @@ pub struct Config {
     pub max_leading: Option<usize>,
     /// Folder for compiled modules; `None` for no cache.
     pub cache: Option<PathBuf>,
-    /// File of the key that authenticates modules that this user's hosts have compiled; `None` without a home folder.
+    /// Path of the key that authenticates the modules that this user's hosts have compiled; `None` without a home
+    /// folder.
     pub cache_key: Option<PathBuf>,
     /// Path of the configuration file. The file may not exist.
     pub file: PathBuf,
@@ -150,7 +151,7 @@ pub struct Coordinator {
     pub stall_after: Option<Duration>,
     /// The probation period: the time for which a new version must run without failing.
     pub probation: Duration,
-    /// The digests of the only modules that may run; if empty, any module may run.
+    /// Digests of the modules that may run; if empty, any module may run.
     pub pins: Vec<Digest>,
     /// Public key files. A module must be signed with one of these keys; if empty, modules need no signature.
     pub trust: Vec<PathBuf>,
@@ -158,7 +159,7 @@ pub struct Coordinator {
     pub compile_timeout: Duration,
     /// The HTTP servers to which the coordinator may send requests.
     pub allow_http: Grants,
-    /// File with additional CA certificates for these servers, if any.
+    /// File with additional CA certificates for the coordinator's HTTP requests, if any.
     pub http_ca: Option<PathBuf>,
     /// Maximum number of requests that an instance may have in flight.
     pub max_requests: usize,

@@ -36,11 +36,11 @@ pub struct TrustedPath {
 }
 
 impl Config {
-    /// Rejects writable folders in which a coordinator could make the host open another file. Checks the paths in the
-    /// configuration and `implicit_paths`.
+    /// Fails if a path that the host opens passes through a folder that a coordinator may write to, or if a coordinator
+    /// could bypass its own read-only grant. Checks the paths in the configuration and `implicit_paths`.
     ///
     /// # Errors
-    /// [`ConfigError`] for the first such path. Names the path and the folder.
+    /// [`ConfigError`] that names the first such path and the folder.
     pub fn check_path_isolation(
         &self,
         implicit_paths: impl IntoIterator<Item = TrustedPath>,
@@ -62,8 +62,8 @@ impl Config {
                 }
             }
         }
-        // Different coordinators may have different rights to a folder. If the same coordinator could also write to the
-        // folder, `:ro` would have no effect.
+        // Another coordinator may be allowed to write to a read-only folder. If the same coordinator could write to it,
+        // `:ro` would have no effect.
         for (coordinator, folder) in self.folders().filter(|(_, folder)| folder.read_only) {
             let mut own = writable.iter().filter(|writable| writable.election == coordinator.election.as_str());
             if let Some(writable) = own.find(|writable| writable.covers(folder.real(), &mounts)) {
@@ -223,7 +223,7 @@ pub(super) struct Mounts(Vec<Mount>);
 struct Mount {
     id: String,
     device: String,
-    /// The folder within its file system that is mounted.
+    /// The mounted folder, as a path within its file system.
     root: PathBuf,
     point: PathBuf,
 }
@@ -245,7 +245,7 @@ impl Mounts {
             let path = mount.root.join(existing.strip_prefix(&mount.point).ok()?);
             Some(Spot { device: mount.device.clone(), path })
         });
-        // The list omits mounts whose root this process cannot see. For these, use the mount's id instead of the
+        // The list omits mounts whose root this process cannot see. For such a mount, use the mount's id instead of the
         // device: within one mount, comparing the paths is enough.
         Some(inside.unwrap_or_else(|| Spot { device: id, path: existing.to_owned() }))
     }

@@ -201,7 +201,7 @@ pub struct DoctorSettings {
     pub state: Option<PathBuf>,
     /// Folder for compiled modules; `None` for no cache.
     pub cache: Option<PathBuf>,
-    /// File of the cache's key; `None` without a home folder.
+    /// Path of the key that authenticates cached modules; `None` without a home folder.
     pub cache_key: Option<PathBuf>,
 }
 
@@ -251,8 +251,8 @@ impl Sources {
         }
     }
 
-    /// Returns the layers of each coordinator to run. If the command line or a variable sets the module, there is only
-    /// that coordinator. Otherwise, the coordinators are those in the file.
+    /// Returns the layers of each coordinator to run. If the command line or a variable sets the module, the only
+    /// coordinator is the one that runs this module. Otherwise, the coordinators are those in the file.
     fn coordinators<'a>(&'a self, flags: &'a Layer) -> Result<Vec<Vec<&'a Layer>>, ConfigError> {
         let named = flags.get(Key::Module).or_else(|| self.variables.get(Key::Module));
         if named.is_some() || self.file.coordinators.is_empty() {
@@ -487,8 +487,8 @@ impl<'a> Resolver<'a> {
     }
 
     /// Returns the values of a multi-value setting, each built from its name and text. Rejects names that are in
-    /// `taken`, and adds the others to it. All settings whose values become environment variables of the coordinator
-    /// share the same set.
+    /// `taken`, and adds all other names to `taken`. The settings whose values become environment variables of the
+    /// coordinator share one set.
     fn many<T>(
         &mut self,
         key: Key,

@@ -121,7 +121,7 @@ impl Setting {
 }
 
 impl Shape {
-    /// True if the setting has several values. Its flag is repeatable.
+    /// True if the setting can have several values, so that its flag is repeatable.
     pub(crate) fn is_repeatable(self) -> bool {
         !matches!(self, Self::Text | Self::Number | Self::Switch)
     }
@@ -489,7 +489,7 @@ impl Key {
     }
 }
 
-/// Settings that had another name before 0.1.0, by that name.
+/// Settings that were renamed before 0.1.0, by their old names.
 const RENAMED: [(&str, Key); 10] = [
     ("file", Key::Config),
     ("pause", Key::RestartDelay),

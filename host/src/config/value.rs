@@ -19,11 +19,12 @@ use baton_store::{Digest, InvalidDigest, LONGEST_LABEL};
 use baton_store::{StoreUrl, StoreUrlError};
 
 const KIB: u64 = 1 << 10;
-/// Longest accepted duration. A longer one is a mistake. The limit also keeps sums of durations from overflowing.
+/// Longest accepted duration. A longer duration is probably a mistake. The limit also keeps sums of durations from
+/// overflowing.
 const LONGEST_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// The word that disables an optional setting.
 pub(super) const OFF: &str = "off";
-/// One WebAssembly page, in bytes. Memory sizes are whole pages.
+/// Smallest memory limit, in bytes: one WebAssembly page.
 const LEAST_MEMORY: u64 = 64 * KIB;
 
 pub(super) fn store(text: &str) -> Result<StoreUrl, String> {
@@ -163,7 +164,7 @@ pub(super) fn show_grants(grants: &Grants) -> String {
     if grants.is_empty() { "none".to_owned() } else { grants.join(" ") }
 }
 
-/// Joins arguments into one string. Each ends with a NUL, because an argument may contain any other character.
+/// Joins arguments into one string. Ends each argument with a NUL, the only character that an argument cannot contain.
 pub(super) fn join_arguments<'a>(arguments: impl Iterator<Item = &'a str>) -> String {
     arguments.flat_map(|argument| [argument, "\0"]).collect()
 }
@@ -305,8 +306,8 @@ pub fn election(text: &str) -> Result<ElectionName, String> {
     })
 }
 
-/// Returns the last part of the error for an invalid election name: the rule for names. The rest of the error repeats
-/// the name unescaped.
+/// Extracts the rule for names from the error for an invalid election name. The rest of the error repeats the name
+/// unescaped.
 fn after_name(error: &str) -> &str {
     error.rfind(": use").map_or("", |at| &error[at..])
 }

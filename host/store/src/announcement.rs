@@ -1,6 +1,6 @@
-//! Announcements: what a node publishes about itself in an election (`ELECTION/nodes/NODE`). They are for people to
-//! read. Other nodes also read the announced terms: from these, a node learns the highest term even if the record was
-//! deleted or replaced by an earlier one.
+//! Announcements: information that a node writes to the store about itself (`ELECTION/nodes/NODE`), for people and for
+//! other nodes. From the announced terms, a node learns the highest term even if the record was deleted or replaced by
+//! an earlier one.
 
 use std::collections::BTreeMap;
 
@@ -64,8 +64,8 @@ pub struct Announcement {
     /// `None` if not announced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
-    /// True if the host already leads as many elections as it should. It then takes this election's lease only if no
-    /// other node does.
+    /// True if the host already leads its maximum number of elections. The host then takes this election's lease only
+    /// if no other node does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_leadership_limit: bool,
     /// The incarnation of another host with the same node id, if such a host has announced itself since this node's
@@ -80,8 +80,8 @@ pub struct Announcement {
     /// a leader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<AnnouncedLink>,
-    /// The address at which nodes on other machines reach this node, and its certificate. `None` if the node has no
-    /// links to other machines, or has not announced an address.
+    /// The address and the certificate with which nodes on other machines connect to this node. `None` if the node has
+    /// no links to other machines, or has not announced an address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<AnnouncedPeer>,
 }
@@ -158,9 +158,9 @@ impl Announcement {
     }
 }
 
-/// Withdraws the announcement in which a node has published `term`. Keeps the announcement if it may be the only object
-/// that contains this term: if the record cannot be read, or if it contains a lower term, because it was deleted or
-/// replaced by an earlier record. Returns true if the announcement was withdrawn.
+/// Withdraws the announcement in which a node has published `term`, unless the announcement may be the only object that
+/// contains this term. The announcement may be the only one if the record cannot be read, does not exist, or contains a
+/// lower term. Returns true if the announcement was withdrawn.
 ///
 /// # Errors
 /// Returns the errors of the store. If the outcome is unknown, the announcement may have been withdrawn.
@@ -181,13 +181,13 @@ pub async fn withdraw(
 /// Age of an announcement beyond which its node counts as permanently dead. A live node announces itself every minute.
 pub const GONE: time::Duration = time::Duration::hours(24);
 
-/// Withdraws the announcements of dead nodes, under the same condition as [`withdraw`]. Without this, announcements
-/// would pile up as nodes come and go, and each takeover has to read all of them. Returns the number of withdrawn
-/// announcements.
+/// Withdraws the announcements of dead nodes, under the same condition as [`withdraw`]. Without this call,
+/// announcements would accumulate as nodes come and go, and each takeover would have to read all of them. Returns the
+/// number of withdrawn announcements.
 ///
-/// The caller must have announced its own node just before this call. An announcement's age is the time from it to the
-/// newest announcement, so this machine's clock does not matter. A store that does not record the times of
-/// announcements serves only one machine, so the times in the announcements themselves are used.
+/// The caller must have announced its own node just before this call. Ages are relative to the newest announcement, so
+/// this machine's clock does not matter. If the store does not record when announcements are written, it serves only
+/// one machine, and the times in the announcements are used.
 ///
 /// # Errors
 /// Returns the errors of the store.

@@ -1,7 +1,7 @@
-//! The store for fleets: one blob per election, in a container of an Azure storage account.
+//! The store for fleets: a container of an Azure storage account, with several blobs per election.
 //!
 //! `ELECTION/lease` holds only a lease and, as its metadata, the record. Only this module uses the crate
-//! `azure_storage_blobs`. It relies on these facts:
+//! `azure_storage_blobs`. Notes on the code:
 //!
 //! - Lease operations leave the ETag unchanged, so the ETag can serve as the version.
 //! - The crate's own retries are turned off, since they can outlast a lease. The elector decides what to retry.
@@ -53,7 +53,7 @@ const CONTENT: &str = "The lease of an election of Baton. Its record is the meta
 /// Connect timeout.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 
-/// Timeout for each request, except for requests that transfer a module. The supervisor gives up lease requests
+/// Timeout for each request, except for requests that transfer a module. The supervisor gives up on lease requests
 /// earlier.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
@@ -198,8 +198,8 @@ impl LeaseStore for AzureStore {
                 if is_ours(&response.lease_id, id) { Ok(Reply::Done) } else { Err(StoreError::Held) }
             }
             Op::Reclaim { from, id, version } => {
-                // Changing the lease id can be repeated: a second request with the same proposed id succeeds, too. The
-                // change does not extend the lease, so a renewal follows.
+                // A change of the lease id can be repeated: a second request with the same proposed id succeeds, too.
+                // The change does not extend the lease, so a renewal follows.
                 blob.blob_lease_client(azure_id(from)?)
                     .change(ProposedLeaseId::from(azure_id(id)?))
                     .if_match(IfMatchCondition::Match(version.0.clone()))
@@ -301,7 +301,7 @@ fn azure_id(id: LeaseId) -> Result<AzureLeaseId, StoreError> {
         .map_err(|error| StoreError::Misconfigured(format!("the lease id {id} is not a UUID: {error}")))
 }
 
-/// Rounds up to whole seconds, the unit that Azure uses. So the lease may end later in the store than its holder
+/// Rounds up to whole seconds, the unit that Azure uses. The lease may therefore end later in the store than the holder
 /// assumes.
 fn whole_seconds(length: Duration) -> u64 {
     length.as_secs() + u64::from(length.subsec_nanos() > 0)

@@ -1,5 +1,5 @@
-//! Notifications between nodes about changes to objects. With these, a node reads an object right after a change, and
-//! only rarely otherwise.
+//! Notifications between nodes about changes to objects. With these notifications, a node reads an object right after a
+//! change, and only rarely otherwise.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ const TOLD: (Duration, Duration) = (Duration::from_secs(22), Duration::from_secs
 /// Minimum interval between reads, regardless of the number of notifications.
 const APART: Duration = Duration::from_millis(250);
 
-/// Minimum and maximum delay before the next read when other nodes have stopped reporting changes. One reason may be
-/// that the reporting node has released the lease. The store is then busy with the next leader's requests.
+/// Minimum and maximum delay before the next read when other nodes have stopped reporting changes. The reporting node
+/// may have released the lease, and the store is then busy with the next leader's requests.
 const UNTOLD: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
 /// The notifications that one node sends and receives about changes to an election's objects. Clones share their state.
@@ -26,11 +26,11 @@ pub struct ChangeNotifier(Arc<Ends>);
 
 #[derive(Debug)]
 struct Ends {
-    /// Number of notifications received so far. Each is a reason to read.
+    /// Number of notifications received so far. Each notification is a reason to read.
     looks: watch::Sender<u64>,
     /// True while another node notifies this node of changes.
     is_told: watch::Sender<bool>,
-    /// Number of changes that this node has found or made so far, of which other nodes should be notified.
+    /// Number of changes that this node has found or made so far. Other nodes should be notified of each change.
     found: watch::Sender<u64>,
     moments: Moments,
 }

@@ -1,4 +1,4 @@
-//! File events from the kernel (inotify(7)), so that changes are noticed at once.
+//! File events from the kernel (inotify(7)), so that hosts notice changes at once.
 //!
 //! The events are only hints. If the system has no inotify instances left, or a file system reports no events, polling
 //! finds the changes. The state of a file is always read from the file itself, on a thread that may block for as long
@@ -17,7 +17,7 @@ use tokio::sync::{OnceCell, Semaphore, watch};
 
 pub(crate) struct FileEvents {
     queue: OnceCell<Arc<AsyncFd<Watches>>>,
-    /// Permit for a blocking file system call. If a call hangs, only other such calls have to wait.
+    /// Permit for a blocking file system call. If a call hangs, only other calls to [`Self::ask`] wait for it.
     asks: Arc<Semaphore>,
     heard: watch::Sender<u64>,
 }
@@ -72,7 +72,8 @@ impl FileEvents {
     }
 }
 
-/// The reason why the kernel cannot report file events to this process, with advice to the operator. `None` if it can.
+/// The reason why the kernel cannot report file events to this process, with advice to the operator. `None` if the
+/// kernel can report them.
 #[must_use]
 pub fn no_file_events() -> Option<String> {
     let error = inotify::init(inotify::CreateFlags::CLOEXEC).err()?;

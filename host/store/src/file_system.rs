@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fstatfs, open, statfs, statx};
 
-/// Returns the type of the file system that contains a file or folder, if other machines can write to that file system,
-/// or if this is unknown.
+/// Returns the type of the file system that contains a file or folder, unless this file system is known to be local to
+/// this machine.
 ///
 /// # Errors
 /// The operating system's error if the path cannot be opened or examined.
@@ -18,7 +18,7 @@ pub fn foreign_file_system(path: &Path) -> io::Result<Option<String>> {
 
 /// Like [`foreign_file_system`], but for an open file or folder.
 pub(crate) fn foreign(file: impl AsFd) -> io::Result<Option<String>> {
-    // The field's type differs between machines, but the numbers have 32 bits everywhere.
+    // The field's type differs between architectures, but the numbers have 32 bits everywhere.
     let magic = fstatfs(&file)?.f_type as u32;
     if magic != OVERLAYFS {
         return Ok(unless_local(magic));

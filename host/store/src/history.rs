@@ -1,4 +1,5 @@
-//! The history of an election's terms (`ELECTION/history`), for people to read. No rule depends on it.
+//! The history of an election's terms (`ELECTION/history`), for people to read. No node decides anything by the
+//! history.
 //!
 //! Each node reports its own terms, soon after they begin and after they end. If a node dies, its successor reports the
 //! node's last term, which it knows from the record. A term is over once another node's term has followed. A report by
@@ -32,8 +33,8 @@ const SEPARATOR: &str = ",\n";
 /// Maximum length of each string, in characters.
 pub const LONGEST_TEXT: usize = 200;
 
-/// Maximum number of later terms in the history when a late report arrives. If there are more, the report is not late.
-/// Instead, the store was reset to lower term numbers.
+/// Maximum number of terms that may follow a late report in the history. If more terms have higher numbers, the report
+/// is not late: the store was reset to lower term numbers.
 const LATE: usize = 100;
 
 const UNHEARD: &str = "did not end cleanly: its node was not heard from again";
@@ -45,7 +46,7 @@ const GIVEN_UP: &str = "ended cleanly; its node has not reported the outcome, or
 pub struct PastTerm {
     /// The term's number.
     pub term: Term,
-    /// The node that served it.
+    /// The node that led during the term.
     pub node: String,
     /// The incarnation: the id of this run of the node.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -85,7 +86,7 @@ impl PastTerm {
         Some(Self { term: *term, node, incarnation, module, begun, ..Self::default() })
     }
 
-    /// Returns the term in the record that a successor found. The term counts as ended by the successor's takeover.
+    /// Returns the term in the record that a successor found. The term counts as ended at the successor's takeover.
     #[must_use]
     pub fn before(record: &Record, successor: &str, took_over: &str) -> Option<Self> {
         let reason = if record.released { GIVEN_UP } else { UNHEARD };
@@ -181,7 +182,7 @@ impl History {
         format!("{{\"format\":{FORMAT},\"terms\":[\n{}\n]}}\n", kept.join(SEPARATOR)).into()
     }
 
-    /// Adds a report on a term, or replaces an earlier report that contains less.
+    /// Adds a report on a term, or merges the report with an earlier one.
     pub fn tell(&mut self, reported: PastTerm) {
         let reported = reported.bounded();
         let is_same = |known: &&mut PastTerm| known.term == reported.term && known.incarnation == reported.incarnation;
@@ -209,7 +210,7 @@ impl History {
     }
 
     /// Adds the term in a record, if no node has reported it yet. If the lease was released, the term is over, but the
-    /// record does not say when it ended. Its instance may never have started.
+    /// record does not say when the term ended. The term's instance may never have started.
     pub fn note(&mut self, record: &Record) {
         let is_told = |known: &PastTerm| known.term == record.term && known.incarnation == record.incarnation;
         if let Some(term) = PastTerm::of(record).filter(|_| !self.terms.iter().any(is_told)) {

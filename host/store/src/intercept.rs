@@ -77,8 +77,8 @@ impl StoreCall {
 /// Code that runs instead of each call to an [`Intercept`] store.
 #[async_trait]
 pub trait Interceptor<S: ?Sized>: Send + Sync {
-    /// Answers `call`, usually by sending it to `store` with [`StoreCall::send`]. The answer's variant must match the
-    /// call's.
+    /// Answers `call`, usually by sending it to `store` with [`StoreCall::send`]. The answer must have the variant that
+    /// [`StoreCall::send`] returns for this call.
     async fn intercept(&self, call: StoreCall, store: &S) -> Result<StoreAnswer, StoreError>;
 }
 

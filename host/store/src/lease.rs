@@ -175,9 +175,9 @@ impl LeaseObject {
 /// Carries out one request on an election's object. `object` is `None` if the election has no object.
 ///
 /// `elapsed` is a lower bound on the time since the lease's last change. `next` is a version that was never used
-/// before. The answer to a recall or a survey covers only this object, and must be [completed](Reply::completed). If
-/// this call changes [`Lease::changes`], the store must measure the lease from this call. If this call returns an
-/// error, the object is unchanged.
+/// before. The answer to a recall or a survey covers only this object, so the caller must [complete](Reply::completed)
+/// the answer. If this call changes [`Lease::changes`], the store must measure the lease from this call. If this call
+/// returns an error, the object is unchanged.
 ///
 /// # Errors
 /// Returns the [`StoreError`] that the request's contract defines.

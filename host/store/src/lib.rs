@@ -10,8 +10,8 @@
 //! - [`state`] is a coordinator's state. [`ModuleStore`] stores modules under their [`Digest`]s, each election's
 //!   control object, and the nodes' announcements ([`Announcement`]). Callers check the digest of each module that they
 //!   read.
-//! - [`conformance`] contains a test case for each guarantee of a store. `baton doctor` and the tests of stores run
-//!   these cases.
+//! - [`conformance`] contains a test case for each promise of a store. `baton doctor` and the tests of stores run these
+//!   cases.
 //! - [`Intercept`] passes the calls to a store to an [`Interceptor`], which may delay, fail, count or change them.
 //! - `witness` detects dead hosts on this machine. `reclaiming` reclaims the leases of these hosts in a store that is
 //!   shared with other machines.
@@ -198,6 +198,7 @@ fn check_length(
     )))
 }
 
-/// Part of the error message when another process holds the lock. The request had no effect, and may be retried.
+/// Part of the error message when another process holds the database's lock. The request had no effect, and may be
+/// retried.
 #[cfg(any(feature = "sqlite", feature = "conformance"))]
 pub(crate) const LOCKED: &str = "is locked";

@@ -112,7 +112,6 @@ impl MemoryStore {
         match state.faults.pop_front() {
             None => return state.save(write),
             Some(Fault::LoseRequest) => {}
-            // Drop the answer, as this fault demands.
             Some(Fault::LoseAnswer) => drop(state.save(write)),
             Some(Fault::Hold) => state.held_writes.push(write),
         }
@@ -120,7 +119,7 @@ impl MemoryStore {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // If the lock is poisoned, the test has already failed.
+        // If the lock is poisoned, another thread has panicked and reports the failure.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -141,7 +140,6 @@ impl LeaseStore for MemoryStore {
         match state.faults.pop_front() {
             None => return state.carry_out(election.clone(), op, (self.clock)()),
             Some(Fault::LoseRequest) => {}
-            // Drop the answer, as this fault demands.
             Some(Fault::LoseAnswer) => drop(state.carry_out(election.clone(), op, (self.clock)())),
             Some(Fault::Hold) => state.held.push((election.clone(), op)),
         }
@@ -281,7 +279,7 @@ struct State {
     objects: BTreeMap<ElectionName, Object>,
     versioned: BTreeMap<(VersionedObject, ElectionName), (Version, Bytes)>,
     held_writes: Vec<Write>,
-    /// The objects, each with the time at which it was stored.
+    /// The modules and announcements, each with its content and the time at which it was stored.
     plain: BTreeMap<PlainObject, (Duration, Bytes)>,
     versions: u64,
     faults: VecDeque<Fault>,

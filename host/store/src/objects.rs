@@ -1,9 +1,9 @@
 //! Objects that a store keeps in addition to leases. An object is a named sequence of bytes.
 //!
 //! There are two kinds of objects. A [`VersionedObject`] is changed only by conditional writes. An election has at most
-//! one object of each versioned type. A [`PlainObject`] has a name that no other writer uses for other content, so it
-//! can be written unconditionally. The meaning of the bytes is the same in all backends: see [`state`](crate::state)
-//! and [`ModuleStore`](crate::ModuleStore).
+//! one object of each versioned type. A [`PlainObject`] has only one writer, or its name determines its content, so its
+//! writes need no condition. All backends store the same bytes. [`state`](crate::state) and
+//! [`ModuleStore`](crate::ModuleStore) describe their meaning.
 
 use async_trait::async_trait;
 use baton_election::{ElectionName, StoreError, Version};
@@ -12,7 +12,7 @@ use time::OffsetDateTime;
 
 use crate::Digest;
 
-/// An object that each election has at most once.
+/// A type of object that is changed only by conditional writes. Each election has at most one object of each type.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum VersionedObject {
     /// The coordinator's state: `ELECTION/state`.
@@ -76,7 +76,8 @@ pub enum Reading {
 /// made).
 #[async_trait]
 pub trait ObjectStore: Send + Sync {
-    /// Reads an election's object. If the object still has the version `known`, the content is not transferred.
+    /// Reads an election's object. If the object still has the version `known`, returns [`Reading::Unchanged`] without
+    /// the content.
     async fn read(
         &self,
         object: VersionedObject,
@@ -84,8 +85,8 @@ pub trait ObjectStore: Send + Sync {
         known: Option<&Version>,
     ) -> Result<Reading, StoreError>;
 
-    /// Writes an election's object, on condition that the object has this version. If `version` is `None`, the
-    /// condition is that the object does not exist. Returns the new version, which is unique to this write.
+    /// Writes an election's object if the stored object has this version. If `version` is `None`, writes the object
+    /// only if it does not exist. Returns the new version, which is unique to this write.
     ///
     /// # Errors
     /// [`StoreError::Conflict`] if the condition failed.
@@ -112,17 +113,17 @@ pub trait ObjectStore: Send + Sync {
     async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, StoreError>;
 
     /// Writes an object, replacing any earlier content. If the object is a module that already exists, only updates the
-    /// time of its last put, because the caller is about to refer to the module.
+    /// time of its last put, so that [`remove`](Self::remove) keeps the module.
     async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), StoreError>;
 
-    /// Returns the first `limit` bytes of an object, if it exists. To find out if the object is larger than some limit,
-    /// request one byte more than that limit.
+    /// Returns the first `limit` bytes of an object, if it exists. To detect an object that is larger than a limit,
+    /// request one byte more than the limit.
     async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, StoreError>;
 
     /// Returns the objects of a listing, sorted by name.
     async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, StoreError>;
 
-    /// Removes an object, unless it was put after `put_until`. If the store does not record when announcements were
-    /// put, it removes an announcement regardless of `put_until`. Returns true if the object is now absent.
+    /// Removes an object, unless it was put after `put_until`. A store that does not record when announcements were put
+    /// ignores `put_until` for announcements. Returns true if the object is now absent.
     async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, StoreError>;
 }

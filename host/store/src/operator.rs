@@ -1,4 +1,4 @@
-//! Actions on an election that operators and the tests of a store perform, but hosts never do.
+//! Actions on an election that operators and store tests perform, but hosts never do.
 
 use async_trait::async_trait;
 use baton_election::{ElectionName, Record, StoreError, Version};
@@ -7,8 +7,8 @@ use baton_election::{ElectionName, Record, StoreError, Version};
 /// or [`StoreError::Misconfigured`].
 #[async_trait]
 pub trait OperatorStore: Send + Sync {
-    /// Writes a record without a lease id or a version, as clients other than Baton can. If the lease is expired or
-    /// broken, this makes the lease free.
+    /// Writes a record without presenting a lease id or a version, as clients other than Baton can. Afterwards, the
+    /// lease is free.
     ///
     /// # Errors
     /// [`StoreError::Lost`] while a client holds the lease, or if there is no such election.

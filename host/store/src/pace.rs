@@ -11,13 +11,13 @@ use baton_base::jitter::doubled;
 const TRY: Duration = Duration::from_secs(4);
 /// The first and the longest wait between attempts. Each wait is twice as long as the previous one, up to the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// Number of failed attempts after which the request is given up.
+/// Number of failed attempts after which a request is not retried.
 const TRIES: u32 = 10;
-/// Age after which an edit is not retried. Commands wait 10 s for an answer. With this limit, an edit ends before that,
-/// including its last attempt, so the user sees the store's error instead of a timeout.
+/// Age after which an edit is not retried. Commands wait 10 s for an answer. With this limit, an edit usually ends
+/// earlier, so the user sees the store's error instead of a timeout.
 const LONGEST_EDIT: Duration = Duration::from_secs(5);
 
-/// Makes one attempt. If the attempt takes too long, its outcome is unknown.
+/// Makes one attempt. If the attempt exceeds its timeout, returns [`StoreError::Unknown`].
 pub(crate) async fn tried<T>(request: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
     timeout(TRY, request).await.unwrap_or_else(|_| Err(StoreError::Unknown(format!("no response within {TRY:?}"))))
 }
@@ -29,7 +29,7 @@ pub(crate) struct RetryPacer<'a> {
 }
 
 impl<'a> RetryPacer<'a> {
-    /// Creates a pacer. It calls `tell` with the first error.
+    /// Creates a pacer that calls `tell` with the first error.
     pub fn new(tell: &'a (dyn Fn(&StoreError) + Send + Sync)) -> Self {
         Self { begun: Instant::now(), tries: 0, tell }
     }
@@ -44,9 +44,8 @@ impl<'a> RetryPacer<'a> {
         if self.tries >= TRIES { Err(error.to_string()) } else { Ok(()) }
     }
 
-    /// Waits before the next attempt of an edit, for which a caller is waiting. Returns the error if the edit should be
-    /// given up, for example because the store does not exist or refuses this host. The operator must fix such an
-    /// error.
+    /// Waits before the next attempt of an edit. Returns the error if there should be no further attempt, for example
+    /// because an operator must first create the store or give this host access.
     pub async fn wait_to_edit(&mut self, error: StoreError) -> Result<(), StoreError> {
         let is_late = self.begun.elapsed() >= LONGEST_EDIT;
         let given_up = is_late || matches!(error, StoreError::Misconfigured(_)) || self.wait(&error).await.is_err();

@@ -1,4 +1,4 @@
-//! The stores' readers of untrusted bytes, for [`baton_base::untrusted`].
+//! Readers of untrusted bytes in this package, for fuzzing: see [`baton_base::untrusted`].
 
 #[cfg(feature = "sqlite")]
 use super::sqlite;
@@ -52,8 +52,8 @@ fn history(bytes: &[u8]) {
         Ok(history) => history,
         Err(error) => return drop(HistoryError::to_string(&error)),
     };
-    // If a host has read this history, it must be able to read the history that it writes next. The size must stay
-    // within the limit.
+    // A host that has read this history adds a term and writes the history back. The written history must be readable
+    // and within the limit.
     history.tell(PastTerm { term: 7, node: "node".to_owned(), ..PastTerm::default() });
     history.close();
     let written = history.encode();

@@ -1,5 +1,5 @@
-//! Finds the highest term in any of an election's objects in a store. If the record was deleted or replaced by an
-//! earlier one, this term shows that there was a later term.
+//! Finds the highest term in an election's objects. If the record was deleted or an older copy has replaced it, the
+//! other objects show which terms have already begun.
 
 use baton_election::{StoreError, Term};
 

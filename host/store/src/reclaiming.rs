@@ -1,23 +1,24 @@
 //! Reclaims the leases of dead hosts on this machine, in a store that is shared by hosts on many machines.
 //!
 //! When this host requests a lease, it writes the lease's id to a note next to its lock file ([`Notes`]). Suppose that
-//! a host reads a held lease, and the record names an incarnation on this machine. If that incarnation left a note, and
-//! its host and all its runners are dead, the lease is [`Reclaimable`](LeaseState::Reclaimable). A host on this machine
+//! the lease is held, and the record names an incarnation on this machine. If this incarnation left a note, and its
+//! host and all its runners are dead, the lease is [`Reclaimable`](LeaseState::Reclaimable). A host on this machine
 //! then gives the lease a fresh id ([`Op::Reclaim`]) and begins the next term.
 //!
 //! The store still decides: it changes the id only if the client sends the current id and the record's version. If the
-//! witness was wrong and the holder is alive, the holder's next renewal fails. So the old and the new holder overlap
-//! for at most D/6, where D is the lease's length. A holder that cannot reach the store ends at its deadline.
+//! holder is alive after all, its next renewal fails. So the old and the new holder overlap for at most D/6, the
+//! renewal interval, where D is the lease duration. A holder that cannot reach the store ends at its deadline.
 //!
-//! - If two hosts find the same note, only one of them can take it, and keeps it until its own term is written. Until
-//!   then, the record names the dead holder. Afterwards, the note is useless. The host that takes the note adds the
-//!   fresh id before it sends the request. So if this host dies as well, the next host can still reclaim the lease.
+//! - If two hosts find the same note, only one of them can take the note. This host keeps the note until it has written
+//!   its own term, because the record names the dead holder until then. The host adds the fresh id to the note before
+//!   it sends the request. So if this host dies as well, the next host can still reclaim the lease.
 //! - When a holder releases its lease, it removes its note while it marks the record as released, before the release
 //!   itself. If the note cannot be removed, the mark makes the note useless.
-//! - A note does not count if the record has no holder, or if it names a different incarnation than the note does.
-//! - No request waits for a slow disk: notes are written and removed while the request to the store is under way. If
-//!   the disk does not respond in time, there is no note, and the host's death cannot be detected. If a host is killed
-//!   after it has acquired a lease but before its note is written, other hosts must wait for the lease to expire.
+//! - A note does not count if the record names no node, or another incarnation than the note.
+//! - A slow disk delays no request for long: each disk operation has a timeout, and most run while the request to the
+//!   store is under way. If a note is not written in time, other hosts cannot detect the host's death. If a host is
+//!   killed after it has acquired a lease but before its note is written, other hosts must wait for the lease to
+//!   expire.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,7 +40,7 @@ pub(crate) struct Reclaiming {
     /// `None` if the boot id is unknown.
     notes: Option<Arc<Notes>>,
     deaths: Deaths,
-    /// Permit for a blocking file system call. If a call hangs, only other such calls have to wait.
+    /// Permit for one file system call at a time. If a call hangs, only other file system calls wait.
     asks: Arc<Semaphore>,
     disk_within: Duration,
     known: Mutex<HashMap<ElectionName, ReclaimState>>,
@@ -50,8 +51,8 @@ struct ReclaimState {
     noted: Option<LeaseId>,
     /// True if all notes that this host has written or taken have been removed.
     has_left: bool,
-    /// The incarnation in the record, if it has left no usable note. It will not write a note later, because a host
-    /// writes its note before its record.
+    /// The incarnation in the record, if it has left no usable note. The incarnation cannot write a note later, because
+    /// a host writes its note before its record.
     without_note: Option<String>,
     /// The dead holder's note.
     found: Option<Note>,
@@ -186,8 +187,8 @@ impl Reclaiming {
                 Some(Some(taken)) => taken,
                 // Another host on this machine is reclaiming the lease, or the holder is alive.
                 Some(None) => return Err(StoreError::Held),
-                // The disk did not respond in time, and nothing was sent to the store. After a conflict, the elector
-                // reads again.
+                // The disk did not respond in time. Nothing was sent to the store. A conflict makes the elector read
+                // again.
                 None => return Err(StoreError::Conflict),
             };
             let note = taken.note.clone();
@@ -257,8 +258,7 @@ impl LeaseStore for Reclaiming {
                 }
                 answer => answer,
             },
-            // Also wait until the note is written. Once the record names this host, other hosts look for the note only
-            // once.
+            // Wait for the note as well: once the record names this host, other hosts look for the note only once.
             Op::Acquire { id, .. } => futures::join!(self.note(election, id), self.store.request(election, op)).1,
             Op::Reclaim { from, id, version } => self.reclaim(election, from, id, version).await,
             Op::Write { ref record, .. } if record.released => {
@@ -305,7 +305,7 @@ impl LeaseStore for Reclaiming {
             let of = election.clone();
             let has_others = self.ask(move |notes| notes.has_others(&of)).await;
             self.known(election, |known| known.has_looked = true);
-            // A host that has left one of these notes may be dead.
+            // The host that left one of these notes may be dead, so the caller must read the lease now.
             if has_others == Some(true) {
                 return;
             }

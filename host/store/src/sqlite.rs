@@ -4,9 +4,9 @@
 //! objects, `history.db` the past terms, `modules.db` the modules, and `nodes/` the nodes' announcements.
 //!
 //! The store measures leases on the boot clock. All processes share this clock until the machine restarts, and nobody
-//! can set it. A lease's stamp is the time of its last change. A stamp cannot be compared with this boot clock if it is
-//! from another boot clock (before a reboot, or in another time namespace) or ahead of this one. The store then
-//! measures the lease from the moment when it first saw that stamp, by the slowest clock.
+//! can set it. A lease's stamp is the time of the lease's last change. A stamp is unusable if it is in the future, or
+//! from another boot clock (before a reboot, or in another time namespace). The store then measures the lease from the
+//! moment when it first saw the stamp, by a lower bound on the elapsed time.
 
 mod announcements;
 mod batch;
@@ -52,13 +52,13 @@ use row::Stamp;
 /// and are not carried out if their caller has given up.
 const LANES: usize = 4;
 
-/// Timeout for a lease request that waits for another client's transaction. It can be short: a transaction takes only a
-/// few syncs of a tiny file, and the elector retries anyway.
+/// Timeout for a lease request that waits for another client's transaction. The timeout can be short: a transaction
+/// takes only a few syncs of a tiny file, and the elector retries anyway.
 const LEASES_BUSY: Duration = Duration::from_millis(100);
 
-/// Timeout for a state request that waits for another client's transaction. It must be long enough for an operator's
-/// request to find one of the short gaps that a continuously committing coordinator leaves. It must also be shorter
-/// than the 2 s after which a standby's recall times out, so that the error that names the lock's holder comes first.
+/// Timeout for a state request that waits for another client's transaction. A coordinator that commits continuously
+/// leaves only short gaps, and an operator's request must find one. The timeout must also be shorter than the 2 s after
+/// which a standby's recall times out, so that the error that names the lock's holder comes first.
 const STATES_BUSY: Duration = Duration::from_millis(1500);
 
 /// Timeout for a request for control objects, steering objects or history that waits for another client's transaction.
@@ -128,7 +128,7 @@ impl SqliteStore {
         let control = Database::new(control, asked, objects::CONTROL_SCHEMA, CONTROL_BUSY);
         let history = Database::new(history, "the past terms", objects::HISTORY_SCHEMA, CONTROL_BUSY);
         let modules = Database::new(modules, "the modules", objects::MODULES_SCHEMA, MODULES_BUSY);
-        // Deaths and moves share one inotify queue, because a user can have only a few queues.
+        // The watches for deaths and for moves share one inotify queue, because a user can have only a few queues.
         let events = Arc::<FileEvents>::default();
         Self {
             shared: Arc::new(Databases {
@@ -292,7 +292,7 @@ struct Databases {
     announcements: Announcements,
     boot: BootClock,
     witness: Option<Witness>,
-    /// The leases whose stamps cannot be compared with this boot clock.
+    /// The leases whose stamps are unusable.
     watched: Mutex<HashMap<ElectionName, Watched>>,
     lanes: Mutex<HashMap<ElectionName, Arc<Semaphore>>>,
     renewals: Renewals,
@@ -367,7 +367,7 @@ impl Databases {
         }
     }
 
-    /// True if the host that holds the lease of `election` has exited, and so have all its runners.
+    /// True if the lease's holder and all runners of the holder have exited.
     fn is_abandoned(&self, db: &Connection, election: &ElectionName, row: &LeaseObject) -> rusqlite::Result<bool> {
         let Some(Witness { own, deaths }) = &self.witness else { return Ok(false) };
         let holder = row::holder(db, election, row, &self.boot.id)?;
@@ -429,7 +429,7 @@ impl Databases {
     /// Returns a lower bound on the time since a lease's last change.
     fn elapsed(&self, election: &ElectionName, row: &LeaseObject, stamp: &Stamp, now: Duration) -> Duration {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        // The holder of a watched lease measures the lease on its own clocks, so use the lower bound here.
+        // The holder of a watched lease may use other clocks than this process, so only the lower bound is safe here.
         let least = (self.boot.least)();
         let lease = (stamp.clone(), row.lease.holder, row.lease.changes);
         // A watched lease stays watched, even once the boot clock has reached a stamp that was ahead of it.
@@ -438,11 +438,10 @@ impl Databases {
         }
         let is_own = (&stamp.boot, &stamp.time_namespace) == (&self.boot.id, &self.boot.time_namespace);
         // A stamp may be ahead of this boot clock if the machine was reset to an earlier state, or if another program
-        // wrote the row. Such a stamp cannot be used: the lease would not end before the clock has reached the stamp,
-        // if it ever does.
+        // wrote the row. Such a stamp is unusable: the lease would not end before the clock reaches the stamp.
         match now.checked_sub(stamp.at).filter(|_| is_own) {
-            // A slewed boot clock may end a lease early. This is safe: the holder's clock never advances less than the
-            // boot clock, so the holder has already stopped.
+            // If the boot clock is slewed, a lease may end early. This is safe: the holder's clock is never slower than
+            // the boot clock, so the holder has already stopped.
             Some(elapsed) => {
                 watched.remove(election);
                 elapsed

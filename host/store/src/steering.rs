@@ -1,10 +1,10 @@
 //! Operators' commands to an election's nodes (`ELECTION/steering`).
 //!
-//! Steering can only keep a node from leading, so no safety guarantee depends on it. A **suspension** applies to every
-//! node until it is revoked. A node follows a **request** (to step down, to transfer) only once. The request's time is
-//! counted from the moment when the node first reads the request, on the node's own clock. A node ignores a request
-//! that existed before the node started. The clocks of two machines are never compared: the times in this object are
-//! only for people to read.
+//! Steering can only keep a node from leading, so no safety promise depends on steering. A **suspension** applies to
+//! every node until it is revoked. A node follows a **request** (to step down, to transfer) only once. The request's
+//! time is counted from the moment when the node first reads the request, on the node's own clock. A node ignores a
+//! request that existed before the node started. The clocks of two machines are never compared: the times in this
+//! object are only for people to read.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::edit::{self, Edit, Unusable, WriteOutcome};
 use crate::{ObjectStore, VersionedObject};
 use baton_base::clock::{rfc3339, wall};
 
-/// The format that this version reads and writes. If a field is added, the format must change, because an older host
-/// would drop the new field.
+/// The format that this version reads and writes. If a field is added, the format must change: otherwise, an older host
+/// would report the object as damaged.
 const FORMAT: u64 = 1;
 
 /// Maximum size of an object to read, in bytes. Baton never writes a larger object.
@@ -42,7 +42,7 @@ pub struct Steering {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CommandOrigin {
-    /// A random id.
+    /// A random id of the command.
     pub id: String,
     /// The author: `USER@HOST`, the node whose endpoint was used, or a leader that [prefers another
     /// node](Self::by_preference).
@@ -89,7 +89,7 @@ pub enum Ask {
 const PREEMPTS: &str = " (--preempt)";
 
 impl CommandOrigin {
-    /// The author's name to use for a leader that prefers another node.
+    /// Returns the author's name for a leader that prefers another node.
     #[must_use]
     pub fn by_preference(node: &str) -> String {
         format!("{node}{PREEMPTS}")

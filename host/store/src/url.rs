@@ -19,7 +19,7 @@ const AZURITE_ADDRESS: &str = "127.0.0.1:10000";
 /// The URL of a store. It contains no secrets: credentials come from the environment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StoreUrl {
-    /// The memory of this process, for `baton dev`. It has no URL.
+    /// The memory of this process, for `baton dev`. No URL selects this store.
     Memory,
     /// `sqlite:DIR`: a folder for the hosts on this machine.
     Sqlite(PathBuf),

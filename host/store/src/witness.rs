@@ -7,8 +7,8 @@
 //! whole file, which does not block other checkers.
 //!
 //! The locks belong to open file descriptions (`F_OFD_SETLK`, fcntl_locking(2)). The kernel releases a lock when the
-//! last descriptor of its description is closed, for example because the process has exited, but not when other
-//! descriptors of the same file are closed. A runner inherits its descriptor at the fork, already locked, and its
+//! last descriptor of its description is closed, for example because the process has exited. Closing other descriptors
+//! of the file does not release the lock. A runner inherits its descriptor at the fork, already locked. The runner's
 //! seccomp filter prevents it from using the descriptor.
 //!
 //! A lock file counts only if it is the file that the incarnation has locked. The checker knows the file's device and
@@ -39,8 +39,8 @@ pub(crate) use deaths::Deaths;
 /// time.
 const TRIES: usize = 10;
 
-/// Maximum number of bytes to try for a runner. A byte can fail only if another process holds a lock that it should not
-/// hold.
+/// Maximum number of bytes to try to lock for a runner. An attempt fails only if a process that is no runner holds a
+/// lock on the byte.
 const BYTES: usize = 16;
 
 /// Maximum number of directory entries to read when tidying up.

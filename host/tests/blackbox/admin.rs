@@ -36,7 +36,7 @@ scenarios! {
     with_crashes: [each_node_reports_leader_and_readiness],
 }
 
-/// Number of connections to open. It is higher than the number of file descriptors that a host may have open.
+/// Number of connections to open: far more than a host keeps open.
 const CONNECTIONS: usize = 5000;
 
 fn body_json(answer: &Answer) -> Value {
@@ -419,7 +419,8 @@ fn host_is_not_live_when_watchdog_is_late() {
     assert!(answer.body.starts_with("the watchdog is ") && answer.body.ends_with(" s late\n"), "{answer:?}");
 }
 
-/// A thread sleeps until an absolute time, so the time for which the process is stopped counts as part of the sleep.
+/// The host's threads sleep until absolute times. So after a long stop of the process, they wake up and make progress
+/// at once.
 #[test]
 fn stopped_host_is_live_again_when_it_resumes() {
     let fleet = Fleet::new(Store::sqlite());

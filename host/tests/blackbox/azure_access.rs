@@ -7,7 +7,7 @@ use crate::fleet::{ELECTION, Fleet};
 use crate::node::{Event, Finished, Node, baton, finish};
 use crate::store::Store;
 
-/// The store's URL. It names the account and the container.
+/// The store's URL, which names the account and the container.
 const ACCOUNT: &str = "azure://devstoreaccount1/fleet";
 const CONNECTION_STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 /// The emulator's well-known key.
@@ -33,7 +33,7 @@ fn connection_string_sets_endpoint_of_account() {
     let status = command(&fleet, &by_key, &["status", ELECTION, "--output=json"]);
     assert_eq!(status.code, Some(0), "{status:?}");
     assert_eq!((&status.json()[0]["node"], &status.json()[0]["term"]), (&"alpha".into(), &term.into()), "{status:?}");
-    // `baton status` shows the same election through the store's emulator URL.
+    // With the store's emulator URL, `baton status` shows the same election.
     assert_eq!(fleet.status()["term"], term);
     assert_eq!(alpha.terminate().code(), Some(0));
     fleet.check_promises();
@@ -89,8 +89,8 @@ fn signature_without_write_is_reported_once_and_node_waits() {
     fleet.check_promises();
 }
 
-/// A node that cannot list announcements does not know whether this is the first term. So it waits as long as if there
-/// had been a previous term whose lease must expire first.
+/// A node that cannot list announcements does not know whether this is the first term. So the node waits as if the
+/// lease of a previous term had to expire first.
 #[test]
 fn signature_without_list_waits_for_previous_lease() {
     let fleet = Fleet::new(Store::azurite());

@@ -12,7 +12,7 @@ use crate::modules;
 use crate::node::{Journal, Launch, baton, finish, until};
 use crate::store::Store;
 
-/// The keys of each election's row in `baton status --output=json`. All of them are always present.
+/// The keys of each election's row in `baton status --output=json`. All keys are always present.
 const KEYS: [&str; 11] =
     ["election", "lease", "term", "node", "since", "module", "outcome", "failures", "suspended", "labels", "usage"];
 

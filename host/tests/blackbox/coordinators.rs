@@ -61,7 +61,7 @@ fn beats_beside_table(other: &str, starts: impl FnOnce(Launch) -> Launch, did: i
 #[test]
 fn coordinators_start_together_on_a_new_store() {
     const MANY: usize = 8;
-    // If the coordinators did not wait until the new store has been created, one of them would read it too early in
+    // If the coordinators did not wait until the store is complete, a coordinator would read the store too early in
     // about half of the starts. So the test starts the host 6 times.
     for _ in 0..6 {
         let store = Store::sqlite();
@@ -214,7 +214,7 @@ impl ControlGroup {
         // Tries version 1 of control groups, then version 2.
         for (root, limit) in [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")] {
             let group = Self(Path::new(root).join(format!("baton-{}", std::process::id())));
-            // If an earlier test process with the same id was killed, its group still exists and is removed here.
+            // Removes the group of an earlier test process that had the same id and was killed.
             let _ = fs::remove_dir(&group.0);
             if fs::create_dir(&group.0).is_ok() {
                 // Disables swap, which would delay the kill.
@@ -264,8 +264,8 @@ impl ControlGroup {
 
 impl Drop for ControlGroup {
     fn drop(&mut self) {
-        // Retries, because a process that has just ended may still be in the group. The subgroups must be removed here,
-        // because the host leaves that to systemd.
+        // Retries, because a process that has just ended may still be in the group. Also removes the subgroups, because
+        // the host leaves them to systemd.
         let removed = || {
             let groups = fs::read_dir(self.0.join("runners")).into_iter().flatten().filter_map(Result::ok);
             let groups = groups.map(|group| group.path()).chain(["runners", "host"].map(|name| self.0.join(name)));

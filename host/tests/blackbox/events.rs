@@ -199,8 +199,8 @@ fn reader_follows_leader_and_prints_no_line_twice(fleet: Fleet) {
     let (mut terms, beats) = (Vec::new(), logs.lines());
     terms.extend(beats.iter().filter_map(|line| line["term"].as_u64()));
     assert!(terms.is_sorted(), "the lines of a term are contiguous: {terms:?}");
-    // A host that is shutting down serves its readers for only another half second. They may miss lines that it logs
-    // after that.
+    // A host that is shutting down serves its readers for only another half second. So the readers may miss lines that
+    // follow `stopping`.
     let last = |line: &Value| line["node"] == "beta" && line["event"] == "stopping";
     events.wait("the last lines of beta", last);
     // Events from gamma's time as a standby do not appear, because the reader did not connect to gamma before gamma
@@ -561,8 +561,8 @@ fn logs_of_another_users_host_need_the_token() {
     if !rustix::process::geteuid().is_root() {
         return skipped("only root may be another user");
     }
-    // This test uses Azurite, because every user can read from it. The files of an embedded store can be read only by
-    // their owner.
+    // This test uses Azurite, because every user can read from it. Only their owner can read the files of an embedded
+    // store.
     let fleet = Fleet::new(Store::azurite());
     let (_alpha, _) = fleet.leader("alpha");
     until("the node to be announced, and the token to be missing", || {

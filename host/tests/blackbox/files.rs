@@ -271,8 +271,8 @@ fn host_exits_and_standby_leads_while_write_hangs() {
     let term = node.after(0, "started").term;
     let write = fuse.hung_write();
     let standby = fleet.standby("beta", &node);
-    // The store works, so the host could renew its lease forever. It exits because it limits how long it waits for the
-    // hung write.
+    // The store works, so the host could renew its lease forever. It exits because its wait for the hung write has a
+    // time limit.
     node.signal(Signal::TERM);
     assert_eq!(node.wait().code(), Some(0));
     standby.after(term, "started");

@@ -134,7 +134,7 @@ impl Fleet {
         })
     }
 
-    /// D, the duration of the lease.
+    /// Returns D, the lease duration.
     pub fn lease(&self) -> Duration {
         self.store.lease()
     }

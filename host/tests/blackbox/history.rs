@@ -155,7 +155,7 @@ fn concurrent_writers_keep_the_last_thousand_terms(fleet: Fleet) {
     let kept = || History::decode(stored(&fleet).1.as_bytes()).expect("a history").terms;
     let numbers: Vec<u64> = kept().iter().map(|term| term.term).collect();
     assert_eq!(numbers, (2000..3000).collect::<Vec<u64>>());
-    // The host's new term becomes the last row, although its number is lower than those of the earlier rows. In
+    // The host's new term becomes the last row, although its number is lower than the numbers of the earlier rows. In
     // practice, this happens after a store is restored from a backup.
     let alpha = fleet.node("alpha");
     let term = alpha.after(0, "elected").term;

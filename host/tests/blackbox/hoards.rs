@@ -1,6 +1,5 @@
 //! Guests that take as much of the host's memory and as many of its file descriptors as they can get. The host's memory
-//! stays small, and other guests are not disturbed. Either the guest gets an error, or its instance ends with a message
-//! that names the flag that sets the limit.
+//! stays bounded. The guest gets an error, or its instance ends with a message that names the limit or its flag.
 
 use std::fs;
 use std::time::Duration;

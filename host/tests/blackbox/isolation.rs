@@ -1,5 +1,6 @@
 //! Hosts on kernels without one of the features that confine runners. Such a host reports the missing feature, and
-//! refuses settings that need it. With other settings, it runs.
+//! refuses settings that need the feature, unless the operator accepts weaker isolation. With other settings, the host
+//! runs.
 
 use std::fs;
 

@@ -148,7 +148,7 @@ fn broken_lease_ends_instance_and_delays_next_leader(fleet: Fleet) {
     assert!(!lost.text("reason").is_empty(), "{lost:?}");
     let ended = a.event("ended", |event| event.name == "ended" && event.term == term);
     assert!(ended.ts < broken + fleet.lease(), "{ended:?} later than D after the break at {broken}");
-    // The next leader cannot know when the old leader's instance ends. So it waits for D, the duration of a lease.
+    // The next leader cannot know when the old leader's instance ends. So it waits for D, the lease duration.
     let next = fleet.beat_above(term);
     assert!(next.ts > before + fleet.lease(), "{next:?} earlier than D after the break at {before}");
     fleet.check_promises();

@@ -136,9 +136,9 @@ fn linked_standby_rarely_reads_and_takes_over_at_hand_off() {
     // This lease is renewed every 2.5 s.
     rarely_reads(&fleet, &beta, &alpha, 3.0, 2.0);
     takes_over_at_hand_off(&beta, &mut alpha, term);
-    // Before each attempt to acquire the lease, the node reads the highest term: with a `recall` if it was reading the
-    // record when the hint arrived, and otherwise with a `survey`. The node may make several attempts, because the
-    // first one may come before the release.
+    // Before each attempt to acquire the lease, the node reads the highest term. It sends a `recall` for the term if it
+    // was already reading the record when the hint arrived. Otherwise, it sends a `survey`, which reads both. The first
+    // attempt may come before the release, so the node may make several attempts.
     let page = Endpoint::of(&beta).ask("/metrics").body;
     let requests = |operation: &str, result: &str| {
         let labels = format!("operation=\"{operation}\",result=\"{result}\"");
@@ -187,8 +187,8 @@ fn new_listener_learns_of_last_renewal_at_once() {
     fleet.check_promises();
 }
 
-/// While no node leads, there are no links, so no host can tell the others that the suspension is over. The command
-/// itself must therefore send a hint to every host.
+/// While no node leads, there are no links, so no host can tell the others that the suspension is over. The commands
+/// `suspend` and `resume` must therefore send a hint to every host themselves.
 #[test]
 fn command_sends_a_hint_to_every_host_of_its_machine() {
     let fleet = Fleet::new(Store::sqlite());
@@ -226,7 +226,8 @@ fn floods_loiterers_and_garbage_disturb_no_node() {
     let socket = socket(&fleet);
     let incarnation = incarnation_of(&socket);
     let hello = |election: &str, to: &str| hello(election, to, "mallory", "ee");
-    // Opens more connections than the host accepts. They send nothing, and stay open until the host closes them.
+    // Opens more connections than the host accepts. These connections send nothing, and stay open until the host closes
+    // them.
     let loiterers: Vec<_> = (0..200).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
     let is_over = Arc::new(AtomicBool::new(false));
     let floods = std::thread::spawn({
@@ -281,8 +282,8 @@ fn floods_loiterers_and_garbage_disturb_no_node() {
     fleet.check_promises();
 }
 
-/// The liars are peers that claim to be ready and to have the highest priority. The leader puts them first in its line
-/// of successors, but they never acquire the lease.
+/// The liars are peers that claim to be ready and to have the highest priority. The leader puts the liars first in its
+/// order of successors, but they never acquire the lease.
 #[test]
 fn false_claims_of_readiness_prevent_no_takeover() {
     let fleet = Fleet::new(Store::sqlite());

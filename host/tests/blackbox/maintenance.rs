@@ -1,5 +1,5 @@
 //! Maintenance of an Azure machine that is about to be frozen, rebooted or removed. A server on loopback stands in for
-//! the metadata service.
+//! Azure's metadata service.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -23,7 +23,7 @@ scenarios! {
 
 const MACHINE: &str = "fleet_3";
 
-/// A stand-in for the metadata service of a machine.
+/// A stand-in for Azure's metadata service.
 #[derive(Clone)]
 struct Metadata {
     address: SocketAddr,
@@ -228,8 +228,8 @@ fn node_steps_down_and_acknowledges_each_kind_of_event() {
     fleet.check_promises();
 }
 
-/// Runs in its own network namespace, where the stand-in has the address of Azure's metadata service. One host sees a
-/// chassis with Azure's tag, and another host sees a chassis with a different tag.
+/// Runs in its own network namespace, where the stand-in has the address of Azure's metadata service. Azure sets a
+/// known asset tag in the chassis data of its machines. Only one of the two hosts sees this tag.
 #[test]
 fn azure_machine_is_detected_by_its_chassis_tag() {
     // Only this thread, and the processes that it starts, enter the new network namespace.

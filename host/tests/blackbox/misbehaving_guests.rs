@@ -33,7 +33,7 @@ fn ends_in_time(fleet: &Fleet) {
     let first = node.after(0, "started");
 
     let outage = fleet.store.cut();
-    // A renewal may have succeeded just before this moment.
+    // A renewal may have succeeded just before this moment, so D starts here.
     ends_within_d(fleet, first.term, OffsetDateTime::now_utc());
     drop(outage);
 

@@ -188,9 +188,9 @@ impl Project {
         output
     }
 
-    /// Enables the HTTP settings, and checks that the coordinator fetches JSON. Then removes the grant, and checks that
-    /// the coordinator fails. Returns the failure's message, and the text with which it should end: the position of
-    /// `call` in `source`.
+    /// Enables the HTTP settings, and checks that the coordinator fetches JSON. Then removes `allow-http`, and checks
+    /// that the coordinator fails. Returns the failure's message, and the text with which the message should end: the
+    /// position of `call` in `source`.
     fn fetches_json(&self, source: &str, call: &str) -> (String, String) {
         let server = Server::start(|_| Reply::ok("{\"stock\": 7}"));
         let file = self.folder().join("baton.toml");

@@ -40,7 +40,7 @@ fn instance_ends_in_time_when_outage_is_long(fleet: Fleet) {
     let (mut a, term) = fleet.leader("alpha");
     let mut b = fleet.standby("beta", &a);
     let outage = fleet.store.cut();
-    // A renewal may have succeeded just before this moment.
+    // A renewal may have succeeded just before this moment, so D starts here.
     let began = OffsetDateTime::now_utc();
     let stopping = a.after(0, "stopping");
     assert_eq!(stopping.text("reason"), "lease-at-risk", "{stopping:?}");

@@ -1,7 +1,7 @@
 //! A lease that an outside client frees, although its holder did not release it.
 //!
-//! The test stops the control threads of the leader's host, so the host does not notice that the lease is free. Its
-//! instance runs until the deadline, so the node that acquires the lease must wait for that deadline.
+//! The test stops the control threads of the leader's host, so the host does not notice that the lease is free. The
+//! host's instance runs until the deadline, so the node that acquires the lease must wait for that deadline.
 
 use time::OffsetDateTime;
 

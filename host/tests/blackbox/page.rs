@@ -1,5 +1,5 @@
-//! The page at the admin address, tested in a real browser with real hosts. It shows the current leader, its buttons
-//! steer the election, and a coordinator's output cannot inject markup.
+//! The web page at the admin address, tested in a real browser with real hosts. The page shows the current leader, and
+//! its buttons steer the election. A coordinator's output cannot inject markup into the page.
 
 use std::cell::RefCell;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -214,7 +214,7 @@ fn page_shows_each_change_of_the_leader() {
     let link = until("the link", || browser.try_run(&link));
     assert_eq!(link, format!("http://{}/", Endpoint::of(&alpha).0));
 
-    // The page must be usable with the keyboard alone.
+    // For users without a mouse, the first press of Tab must focus the link that skips to the election.
     of_alpha.press("Tab");
     let focused = browser.run(&of_alpha.command("focused", json!({})));
     assert_eq!(focused, "Skip to the election");

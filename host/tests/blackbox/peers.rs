@@ -96,7 +96,6 @@ impl Identity {
     }
 }
 
-/// Accepts every certificate.
 #[derive(Debug)]
 struct AcceptAny;
 

@@ -212,8 +212,8 @@ fn granted_folder_is_recognized_wherever_it_is_mounted() {
     refused(&mounted(tmpfs, "data/in/deep/token"), "--secret", what, &elsewhere, "data");
 }
 
-/// Runs a second host, whose guest may write more than the first host's operator expects. The second host ends after
-/// one term, because a later term would repeat the script.
+/// Runs a second host, whose guest may change the whole folder `data`. The second host ends after one term, because a
+/// later term would repeat the script.
 fn attack(home: &Path, script: &str) {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::UsesFiles);
     let granted = format!("{}::/data", home.join("data").display());

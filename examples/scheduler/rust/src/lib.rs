@@ -1,4 +1,5 @@
-//! Offers each partition to workers until the partition's acknowledgement is saved. See `../README.md`.
+//! Offers each partition to the workers until a worker takes it, then saves the worker's acknowledgement. See
+//! `../README.md`.
 
 mod settings;
 
@@ -15,7 +16,7 @@ use settings::Settings;
 
 baton_sdk::coordinator!(async run);
 
-/// The value saved under `partitions/N`: the worker that took partition N, and the term in which it did.
+/// The value saved under `partitions/N`: the worker that took partition N, and the term in which the worker took it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Acknowledgement {
     worker: String,
@@ -23,7 +24,7 @@ struct Acknowledgement {
 }
 
 async fn run(term: &AsyncTerm) -> baton_sdk::Result {
-    // This failure is fatal, since a retry on this node would fail with the same settings.
+    // Fatal, because a retry on this node would read the same invalid settings.
     let settings = Settings::read(|name| std::env::var(name).ok()).map_err(Failure::fatal)?;
     schedule(term, &settings).await
 }
@@ -45,7 +46,7 @@ async fn schedule(term: &AsyncTerm, settings: &Settings) -> baton_sdk::Result {
             }
         };
         // Once the acknowledgement is saved, no term offers the partition again. If this call fails, the next instance
-        // finds out from the state whether it was saved.
+        // reads from the state whether the acknowledgement was saved.
         state.put(&key(partition), &acknowledgement)?;
         term.progress();
         println!("partition {partition} was taken by {} in term {}", acknowledgement.worker, acknowledgement.term);
@@ -69,7 +70,8 @@ async fn hand_over(term: &AsyncTerm, settings: &Settings, partition: u64) -> Res
     }
 }
 
-/// Offers a partition to a worker. Returns the term in which the worker took it, in this offer or an earlier one.
+/// Offers a partition to a worker. Returns the term in which the worker took the partition. The worker may have taken
+/// it after an earlier offer.
 async fn offer(term: &AsyncTerm, settings: &Settings, worker: &str, partition: u64) -> Result<u64, Box<dyn Error>> {
     let request = Request::post(format!("{worker}/partitions/{partition}")).body(Body::empty())?;
     let timeout = settings.timeout;

@@ -11,13 +11,15 @@ use rustix::time::{
     timerfd_settime,
 };
 
-/// Longest remaining time for which a single wait is enough. During a longer wait, the clocks are checked in between.
+/// Longest remaining time for which a single wait is enough. During a longer wait, the caller checks the clocks in
+/// between.
 const CLOSE: Duration = Duration::from_millis(50);
 
-/// Wakes its thread at a given time on the boot clock. The time is right even if the process was stopped or the machine
-/// was suspended in the meantime; a wait for a duration would not count such pauses. Also wakes the thread when the
-/// machine resumes from a suspend, or when its wall clock is set (`TFD_TIMER_CANCEL_ON_SET` in timerfd_create(2)): a
-/// corrected wall clock can reveal a pause that a hypervisor hid.
+/// Wakes its thread at a given time on the boot clock. Unlike a wait for a duration, the alarm counts the time for
+/// which the process was stopped or the machine was suspended.
+///
+/// Also wakes the thread when the machine resumes from a suspend, or when the wall clock is set
+/// (`TFD_TIMER_CANCEL_ON_SET` in timerfd_create(2)): a corrected wall clock can reveal a pause that a hypervisor hid.
 #[derive(Debug)]
 pub struct Alarm {
     timer: OwnedFd,
@@ -53,8 +55,8 @@ impl Alarm {
             .take_if(|steps| !matches!(timerfd_settime(steps, flags, &once(never)), Ok(_) | Err(Errno::CANCELED)));
     }
 
-    /// Waits until `longest` has passed, a clock steps, or one of `others` is readable. Returns, for each of `others`,
-    /// whether it is readable.
+    /// Waits until `longest` has passed, a clock steps, or one of `others` is readable. Without `longest`, waits only
+    /// for `others`. Returns, for each of `others`, whether it is readable.
     ///
     /// # Errors
     /// Fails if poll(2) fails.
@@ -88,8 +90,8 @@ fn once(at: Timespec) -> Itimerspec {
     Itimerspec { it_interval: Timespec::default(), it_value: at }
 }
 
-/// Returns how long to wait on a timer before checking the clocks again, if `left` is the remaining time. Unless `left`
-/// is very short, the result is less than `left`, because a kernel clock may be slewed by up to 10% (`tick` in
+/// Returns how long to wait on a timer before checking the clocks again, if `left` is the remaining time. If `left` is
+/// longer than 50 ms, the result is less than `left`, because a kernel clock may be slewed by up to 10% (`tick` in
 /// adjtimex(2)).
 #[must_use]
 pub fn towards(left: Duration) -> Duration {

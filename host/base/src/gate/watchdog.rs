@@ -1,16 +1,15 @@
-//! The watchdog. It ends the host's process if an instance may still be running after its time. It also reports time
-//! that timers have missed. An instance whose process was killed counts as no longer running, even if it has not been
-//! reaped yet.
+//! The watchdog. It ends the host's process if an instance does not exit in time. It also reports time that timers have
+//! missed. An instance whose process was killed counts as exited, even if the process has not been reaped yet.
 //!
 //! The watchdog waits for no other thread, with one exception. Before it ends the process, a separate thread sends the
 //! last messages of the host (the "last words"), and the watchdog waits for that thread up to a time limit.
 //!
 //! If the watchdog wakes up late, the whole process was paused, perhaps past the deadline. The gate refuses all effects
-//! after the deadline, so the instance cannot act in the meantime. The elector and the watchdog therefore give the kill
-//! its usual time again: 0.13 D, the time from the deadline to 0.93 D. The watchdog measures this time from the
-//! wake-up. The elector measures it from the kill, or from a wake-up after the kill. After a suspend, the elector keeps
-//! counting from the kill, because to the elector a suspend looks the same as a clock that was set. Both give the kill
-//! this time only once; otherwise, a host that always wakes late would never end itself.
+//! after the deadline, so the instance cannot act in the meantime. The elector (`baton_election`) and the watchdog
+//! therefore give the kill its usual time again: 0.13 of the lease duration, the time from the deadline (0.8) to 0.93.
+//! The watchdog measures this time from the wake-up. The elector measures it from the kill, or from a wake-up after the
+//! kill. After a suspend, the elector keeps counting from the kill, because it cannot tell a suspend from a clock that
+//! was set. Both give the kill this time only once; otherwise, a host that always wakes late would never end itself.
 
 use std::os::fd::AsFd as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,19 +26,19 @@ use super::{Gate, end_this_process};
 use crate::clock::{Alarm, Clock, nanoseconds_on, towards};
 use crate::doorbell::Doorbell;
 
-/// Longest sleep while an instance is running. There is a limit because nothing reports that the timers' clock runs
-/// slow.
+/// Longest sleep while an instance is running. Sleeps are limited because the timers' clock may run slow, which the
+/// kernel does not report.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Longest sleep if the kernel does not report clock steps, or if a pause that is too short to be noticed ([`PAUSED`])
-/// could last from the deadline until the instance must be gone. In these cases, the sleep is a quarter of the time
-/// between those two moments, but at least [`CLOSELY`] and at most this value.
+/// Longest sleep in two cases: if the kernel does not report clock steps, or if the time from the deadline until the
+/// instance must have exited is at most [`PAUSED`], so that a pause of this length goes unnoticed. In both cases, the
+/// sleep is a quarter of that time, but at least [`CLOSELY`] and at most this value.
 const LONGEST_UNTOLD: Duration = Duration::from_millis(500);
 
 /// Shortest sleep before the deadline, and the interval of checks after it.
 const CLOSELY: Duration = Duration::from_millis(50);
 
-/// Time by which a sleep must be longer than planned before the whole process counts as paused.
+/// Delay of a wake-up above which the whole process counts as having been paused.
 const PAUSED: Duration = Duration::from_millis(500);
 
 /// Minimum time that timers must have missed before their users are notified, in nanoseconds.
@@ -51,8 +50,8 @@ const NEVER: u64 = u64::MAX;
 /// Interval at which the watchdog checks whether the last words have been sent.
 const NAP: Duration = Duration::from_millis(5);
 
-/// Ends the process if an instance may still be running after its time, no matter what the other threads do. Also
-/// reports time that timers have missed: timers stop while the machine is suspended, and their clock may be slewed.
+/// Ends the process if an instance does not exit in time, no matter what the other threads do. Also reports time that
+/// timers have missed: timers stop while the machine is suspended, and their clock may be slewed.
 ///
 /// The host has one watchdog thread, which sleeps while no instance is running, and one thread for the watchdog's
 /// messages.
@@ -104,7 +103,7 @@ impl Words {
         }
     }
 
-    /// Tells the speaker thread to notify the users of timers that the timers have missed time.
+    /// Makes the speaker thread notify the users of timers about missed time.
     fn have_missed(&self, speaker: &Thread) {
         self.missed.store(true, Ordering::Release);
         speaker.unpark();
@@ -136,8 +135,8 @@ impl Watched {
 }
 
 impl Watchdog {
-    /// Starts the watchdog. If an instance outlives its time, a separate thread calls `last_words` with the reason and
-    /// a time limit. The watchdog ends the process when `last_words` has returned or the time limit has passed.
+    /// Starts the watchdog. If an instance does not exit in time, a separate thread calls `last_words` with the reason
+    /// and a time limit. The watchdog ends the process when `last_words` has returned or the time limit has passed.
     ///
     /// # Errors
     /// Fails if the system has no threads or descriptors left.
@@ -245,7 +244,7 @@ fn watch(watched: &Watched, clock: &Clock, mut alarm: Alarm, speaker: &Thread) {
 
 /// Sleeps until there is another instance to watch, a clock steps, or `longest` has passed.
 fn sleep(watched: &Watched, alarm: &Alarm, longest: Option<Duration>) {
-    // Check the gates, no matter why the sleep ended.
+    // Ignore why the sleep ended: the caller checks the gates in any case.
     let _ = alarm.wait(longest, [watched.changed.as_fd()]);
     watched.changed.has_rung();
 }

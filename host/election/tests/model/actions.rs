@@ -12,11 +12,11 @@ use baton_election::{
 use crate::state::{Faults, Flight, Instance, Node, Process, Waiting, World, at, name};
 use crate::store::{Instant, Lease};
 
-/// The model makes an extra stop this long before a lease ends. A request that is sent at this moment may arrive after
-/// the lease has ended.
+/// Time between an extra stop of the model and the end of a lease. A request that a node sends at this stop may arrive
+/// after the lease has ended.
 pub const SHORTLY: Duration = Duration::from_secs(1);
 
-/// One step of the model. Numbers are indices of nodes or of pending requests.
+/// One step of the model. Numbers are indices of nodes or of requests in transit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
     /// Time advances until the next event is due. Requests that have not arrived by then are late, and may never
@@ -41,7 +41,7 @@ pub enum Action {
     Begin(usize),
     /// A process and its instance crash.
     Crash(usize),
-    /// The kernel reports that a crashed process has disappeared completely.
+    /// The kernel reports that a crashed process and its instance have exited.
     Vanish(usize),
     Pause(usize),
     Resume(usize),
@@ -49,7 +49,7 @@ pub enum Action {
     EndBy(usize, Ending),
     /// A killed instance hangs: its process does not exit.
     Hang(usize),
-    /// The host learns that the system is ending a killed instance.
+    /// The host learns that the kernel is removing the process of a killed instance.
     Die(usize),
     /// The process of an ended or killed instance exits.
     Go(usize),
@@ -70,8 +70,8 @@ pub enum Action {
     BreakLater,
     /// An outsider deletes the record, even if the lease is held.
     Delete,
-    /// An outsider restores an earlier record, without holding the lease. The number counts back from the last record,
-    /// which is 0.
+    /// An outsider restores an earlier record, without holding the lease. 0 stands for the last record, and 1 for the
+    /// record before it.
     Rewrite(usize),
     /// An outsider breaks the lease, acquires it and releases it.
     Seize,
@@ -86,7 +86,7 @@ pub enum Lie {
     GivesUp,
 }
 
-/// The ways in which an instance ends by itself.
+/// The reason for which an instance ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ending {
     Done,
@@ -96,7 +96,7 @@ pub enum Ending {
     Unable,
     /// Another writer has claimed the coordinator's state.
     Superseded,
-    /// The instance ends because it was asked to.
+    /// The host asked the instance to stop.
     Stopped,
 }
 
@@ -104,11 +104,11 @@ impl World {
     /// Collects the possible actions. Leaves out actions that would only change the order of independent actions.
     /// Actions without faults come first, so a run that always takes the first action has no faults.
     ///
-    /// If a process acts by itself, and no answer can reach it at the same moment, the action affects only its own
-    /// node. It makes no difference whether the other nodes act just before or just after it, so only this node's
-    /// actions are collected. This is a persistent set: P. Godefroid, "Partial-Order Methods for the Verification of
-    /// Concurrent Systems", 1996. While something else is due, a process that has nothing to do is not paused, ended or
-    /// steered.
+    /// If a node has an action due, and no answer can reach the node before, the action affects only this node. The
+    /// order of this action and the other nodes' actions makes no difference, so only this node's actions are
+    /// collected. The collected actions form a persistent set: P. Godefroid, "Partial-Order Methods for the
+    /// Verification of Concurrent Systems", 1996. While an action is due or a request can arrive, an idle node that
+    /// waits for no answer is not paused, ended or steered.
     pub fn actions(&self, actions: &mut Vec<Action>) {
         if self.broken.is_some() {
             return;
@@ -158,7 +158,7 @@ impl World {
         self.outsider(actions);
     }
 
-    /// True if a request whose answer the node is waiting for is in transit.
+    /// True if a request is in transit and the node waits for its answer.
     fn may_be_answered(&self, place: usize) -> bool {
         let Some(process) = &self.nodes[place].process else { return false };
         let is_awaited = |flight: &Flight| process.waiting.iter().any(|waiting| waiting.id == flight.id);
@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    /// Collects the actions that the node's machine, an operator or the guest can take.
+    /// Collects the actions on this node that the machine, other nodes, an operator or the guest can take.
     fn interfere(&self, place: usize, node: &Node, actions: &mut Vec<Action>) {
         let Some(process) = &node.process else {
             actions.push(Action::Begin(place));
@@ -269,8 +269,8 @@ impl World {
         if self.is_witnessed() {
             actions.push(Action::Delete);
         }
-        // An older record hides the latest term. An outsider may restore one only if an announcement contains the
-        // latest term: otherwise, no node could know that term.
+        // After an outsider has restored an older record, the store's record does not contain the latest term. The
+        // model allows this only if an announcement contains that term: otherwise, no node could know the term.
         let backs = if self.is_witnessed() { 2 } else { 1 };
         actions.extend((0..backs.min(self.written.len())).map(Action::Rewrite));
         actions.push(Action::Seize);
@@ -392,7 +392,7 @@ impl World {
             }
             Action::TakeBack(place) => {
                 self.node(place).has_finished = false;
-                // The announcement is removed only if the record contains its term or a higher one.
+                // Remove the announcement only if the record contains the announced term or a higher term.
                 if self.store.snapshot(self.now).names(self.announced[place]) {
                     self.announced[place] = 0;
                 }
@@ -420,7 +420,7 @@ impl World {
                 *operator -= 1;
                 self.suspend(place, true);
             }
-            // Not counted as an action: an operator who was allowed to suspend the election may also resume it.
+            // Do not count this action: an operator who has suspended the election may always resume it.
             Action::ReadResumed(place) => self.suspend(place, false),
             Action::Shutdown(place) => {
                 *operator -= 1;
@@ -459,16 +459,16 @@ impl World {
         }
     }
 
-    /// Advances time to the next moment at which a holder, a lease or a waiting process has something to do. Standbys
-    /// whose next poll is due by then poll at that moment. A standby's poll is a reason to stop only if nothing else is
-    /// due.
+    /// Advances time to the earliest of these moments: the next wake-up of a holder, the end of the lease, an
+    /// instance's deadline, and a request's timeout. A standby whose poll is due earlier polls at that moment. If there
+    /// is no such moment, time advances to the next poll of a standby.
     fn wait(&mut self) {
         for flight in self.flights.iter_mut().filter(|flight| !flight.is_late) {
             flight.is_late = true;
             self.left.network -= 1;
         }
         for place in 0..self.nodes.len() {
-            // In a real fleet, each node soon announces the highest term that it has seen.
+            // As in a real fleet, each node announces the highest term that it has seen.
             if let Some(process) = self.nodes[place].process.as_ref().filter(|process| !process.is_paused) {
                 self.announced[place] = self.announced[place].max(process.elector.written_term());
             }
@@ -488,8 +488,8 @@ impl World {
         }
         let lease = self.store.object.as_ref().map(|object| object.lease);
         if let Some(Lease::Held { until, .. } | Lease::Breaking { until, .. }) = lease {
-            // Also stop shortly before the lease ends: a request that is sent at that moment can arrive after the end
-            // of the lease.
+            // Also stop shortly before the lease ends: a request that a node sends at that moment can arrive after the
+            // end of the lease.
             moments.extend([until - SHORTLY, until]);
         }
         let now = self.now;
@@ -563,8 +563,8 @@ impl World {
         Some(waiting.remove(index))
     }
 
-    /// Passes an input to an elector, and carries out the effects. The `match` lists every kind of input, so a new kind
-    /// does not compile until it is handled here.
+    /// Passes an input to an elector, and carries out the effects. The `match` lists every kind of input: after an
+    /// addition, the compiler reminds the author to extend the model.
     fn feed(&mut self, place: usize, input: Input) {
         match &input {
             Input::Tick
@@ -588,8 +588,8 @@ impl World {
         let reads_at = process.elector.next_wakeup().filter(|_| is_hint && follows);
         process.elector.handle(now, input);
         let latest = now.time + LISTENING_POLL + LISTENING_POLL / 4;
-        // A hint must not delay a standby's next poll beyond `latest`. If the standby polls immediately, its next
-        // wake-up is only the timeout of that poll.
+        // A hint must not delay a standby's next poll beyond `latest`. If the standby polls immediately, the next
+        // wake-up is the timeout of this poll, which is earlier than `latest`.
         let is_late = |at: Time| process.elector.next_wakeup().is_some_and(|later| later > at.max(latest));
         let (raises, delays) = (process.elector.written_term() != known, reads_at.is_some_and(is_late));
         if is_hint && raises {
@@ -613,7 +613,8 @@ impl World {
         let incarnation = self.nodes[place].incarnation;
         match effect {
             Effect::Request { id, op, timeout, within_quota } => {
-                // The machine checks its own notes first. Only then is the request sent to the store.
+                // The machine checks its notes first. If the notes do not allow the reclaim, the request does not reach
+                // the store.
                 let record = self.store.record().cloned();
                 let is_refused = matches!(&op, Op::Reclaim { from, id, .. }
                     if !self.store.notes.take(*from, *id, record.as_ref(), &name(place, incarnation)));
@@ -678,9 +679,9 @@ impl World {
         }
     }
 
-    /// Keeps a message for other nodes. They may receive it at any time, repeatedly or never. No message is dropped, so
-    /// an older message may arrive after a newer one. A message contains the age of the last renewal when the message
-    /// was sent, so a late message makes the renewal look more recent than it is.
+    /// Keeps a message for other nodes, which may receive the message at any time, repeatedly or never. An older
+    /// message may arrive after a newer message. A message contains the age that the last renewal had when the message
+    /// was sent. A late message therefore makes the renewal look more recent than it is.
     fn tell(&mut self, place: usize, word: &Word) {
         let Some(process) = &self.nodes[place].process else { return };
         let from = name(place, process.incarnation);
@@ -770,8 +771,8 @@ impl World {
         }
     }
 
-    /// Returns the snapshot that the node reads. If the machine keeps notes, they show whether the holder of a held
-    /// lease is dead.
+    /// Returns the snapshot that the node reads. If the machine keeps notes, the notes show whether the holder of a
+    /// held lease is dead.
     fn judged(&self, read: Snapshot, by: &str) -> Snapshot {
         match read {
             Snapshot::Object { lease: LeaseState::Held, version, record } if self.keeps_notes => {
@@ -787,8 +788,8 @@ impl World {
         self.announced.iter().copied().max().unwrap_or_default()
     }
 
-    /// True if an announcement contains the latest term that may have an instance. If no announcement contains it, no
-    /// node can know that term after the record is deleted or replaced by an older one.
+    /// True if an announcement contains the latest term that may have an instance. If no announcement contains this
+    /// term, no node can know it after an outsider deletes the record or restores an older record.
     fn is_witnessed(&self) -> bool {
         let recorded = self.store.record().map_or(0, |record| record.term);
         self.witnessed() >= recorded.max(self.started)

@@ -13,7 +13,7 @@ use crate::state::{State, World};
 /// Maximum number of states whose actions are tried. These states and their successors take about 5 GB of memory.
 const MOST: usize = 10_000_000;
 
-/// The election that is checked, from one starting state.
+/// The model of an election, with one starting state.
 pub struct Election {
     start: World,
     effort: Arc<Effort>,
@@ -30,11 +30,11 @@ pub enum Bound {
 struct Effort {
     ends: Option<Instant>,
     most: usize,
-    /// Number of states whose actions were collected.
+    /// Number of states whose actions the checker has requested.
     tried: AtomicUsize,
     /// The depth of the shallowest state whose actions were not tried because the limit was reached.
     untried: AtomicUsize,
-    /// True once the search is over. After that, its result is only replayed.
+    /// True once the search is over. The checker then requests actions only to replay the paths that it has found.
     is_over: AtomicBool,
 }
 
@@ -48,8 +48,8 @@ impl Effort {
 
 pub struct Found {
     pub states: usize,
-    /// The number of actions up to which every interleaving was tried; `None` if interleavings of any length were
-    /// tried.
+    /// The number of actions up to which the checker tried every interleaving; `None` if the checker tried all
+    /// interleavings.
     pub depth: Option<usize>,
     pub led_again: bool,
     /// The broken promise, and the actions that lead to it.

@@ -1,10 +1,10 @@
-//! A model of the elector that is checked exhaustively with [`stateright`]. It runs the elector's own code on two and
-//! three nodes, over one store with leases like Azure's. The checker tries every order in which requests arrive,
-//! answers are lost, processes pause and end, and messages arrive late, repeatedly or never. It also tries false hints,
-//! and outsiders that change the lease and its record.
+//! A model of the elector that is checked exhaustively with [`stateright`]. The model runs the elector's own code on
+//! two and three nodes, over one store with leases like Azure's. The checker tries every order in which requests
+//! arrive, answers are lost, processes pause and end, and messages arrive late, repeatedly or never. The checker also
+//! tries false hints, and other clients that change the lease and its record.
 //!
-//! The simulation has long runs, but only a few of all possible ones. The model tries every order of events, but has
-//! neither inaccurate clocks nor random waits.
+//! The simulation in `tests/simulation` has long runs, but tries only a few of all possible runs. The model tries every
+//! order of events, but has neither inaccurate clocks nor random waits.
 //!
 //! - A normal test run tries the same states every time. `make model MINUTES=60` continues for an hour.
 //! - If a promise is broken, the test prints the shortest sequence of actions that breaks it.

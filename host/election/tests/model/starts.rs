@@ -1,6 +1,6 @@
-//! The states from which the model starts. Interesting states are many actions away from a fleet's first start, out of
-//! the checker's reach. Each start is therefore a script that leads to a moment at which a bug was once found. The
-//! checker tries every interleaving from there.
+//! The states from which the model starts. Interesting states are so many actions away from a fleet's first start that
+//! the checker does not reach them. Most starts are therefore scripts that lead to a moment at which a bug was once
+//! found. The checker tries every interleaving from there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,7 +128,7 @@ fn fleet(nodes: usize) -> World {
     world
 }
 
-/// A fleet in which the first node leads, and the other nodes know that from the store.
+/// A fleet in which the first node leads, and the other nodes have read its record.
 fn led(nodes: usize) -> World {
     let mut world = fleet(nodes);
     for place in 1..nodes {
@@ -155,7 +155,7 @@ fn claimed_ahead() -> World {
     world.after(Action::Resume(0))
 }
 
-/// The second node holds the lease after it was broken, and waits until the first node's instance must have ended.
+/// The second node has acquired the broken lease, and waits until the first node's instance must have ended.
 fn settling() -> World {
     let mut world = led(2).with(|left| left.outsider += 1).after(Action::Break);
     world = world.with(|left| left.machine += 1).after(Action::Pause(0));
@@ -168,7 +168,7 @@ fn settling() -> World {
     world.until(is_settling).after(Action::Resume(0))
 }
 
-/// The first node has shut down cleanly, but the second node does not know that yet.
+/// The first node has released the lease and shut down, but the second node does not know that yet.
 fn released() -> World {
     let mut world = led(2).with(|left| left.machine += 1).after(Action::Pause(1));
     world = world.with(|left| left.operator += 1).after(Action::Shutdown(0));

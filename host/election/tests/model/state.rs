@@ -12,15 +12,15 @@ use baton_election::{
 
 use crate::store::{Instant, Store};
 
-/// The lease length D. It is also the store's longest lease, so a node that does not know a lease's length waits for
-/// one D.
+/// The lease length D, which is also the store's longest lease. A node that does not know a lease's length therefore
+/// waits for one D.
 pub const LEASE: Duration = Duration::from_secs(60);
 const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), LEASE);
 
-/// The modelled world at one moment.
+/// The model at one moment.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// Number of actions since the start. Two states are equal even if they differ in depth.
+    /// Number of actions since the start. The comparison of states ignores the depth.
     pub depth: usize,
     pub world: World,
 }
@@ -47,7 +47,7 @@ impl Hash for State {
 
 #[derive(Clone, Debug, Hash)]
 pub struct World {
-    /// The real time. Every node's clock shows exactly this time: inaccurate clocks are tested only in the simulation.
+    /// The real time. Every node's clock shows exactly this time: only the simulation tests inaccurate clocks.
     pub now: Instant,
     pub store: Store,
     pub nodes: Vec<Arc<Node>>,
@@ -75,9 +75,9 @@ pub struct Faults {
     pub network: u8,
     /// Processes that pause or crash.
     pub machine: u8,
-    /// Actions of outsiders on the lease and its record.
+    /// Changes to the lease and its record by a client other than the nodes.
     pub outsider: u8,
-    /// Actions of the operator: publishing, stepping down, shutting down.
+    /// Actions of the operator, such as publishing a module or shutting down a node.
     pub operator: u8,
     /// Instances that end by themselves, stall or hang.
     pub guest: u8,
@@ -90,7 +90,8 @@ pub struct Node {
     pub incarnation: u64,
     pub plan: Plan,
     pub process: Option<Process>,
-    /// The remains of the previous process: its incarnation, its instance, and the lease ids that it used.
+    /// A crashed process, until the kernel reports its exit: its incarnation, its instance, and the lease ids that it
+    /// used.
     pub orphan: Option<(u64, Option<Instance>, Vec<LeaseId>)>,
     /// True if the process has ended cleanly, but its announcement has not been removed yet.
     pub has_finished: bool,
@@ -113,7 +114,7 @@ pub struct Process {
     pub leases: Vec<LeaseId>,
 }
 
-/// A request that has not been answered yet.
+/// A request whose answer the process has not read yet.
 #[derive(Clone, Debug, Hash)]
 pub struct Waiting {
     pub id: RequestId,
@@ -143,7 +144,7 @@ pub struct Instance {
     pub is_asked_to_stop: bool,
     /// True if the instance was killed, but its process has not exited.
     pub hangs: bool,
-    /// True if the host knows that the system is removing the process.
+    /// True if the host knows that the kernel is removing the process.
     pub dying: bool,
 }
 
@@ -184,14 +185,15 @@ pub fn name(node: usize, incarnation: u64) -> String {
     format!("node-{node}/{incarnation}")
 }
 
-/// The time as an elector reads it. The wall clock is always 0, because no rule that the model checks depends on it.
+/// The time as an elector reads it. The wall clock is always 0, because no rule that the model checks depends on the
+/// wall clock.
 pub fn at(now: Instant) -> Now {
     Now { time: Time(now), least: now, wall: Duration::ZERO }
 }
 
 /// Returns an elector's source of random numbers. No two processes or draws get the same number, so lease ids are
-/// unique. The numbers are small, and an elector turns them into waits of a few nanoseconds: random waits have no
-/// effect in the model.
+/// unique. The numbers are small. An elector turns them into waits of a few nanoseconds, so random waits have no effect
+/// in the model.
 fn numbers(node: usize, incarnation: u64) -> Random {
     let first = ((node as u64) << 20) + (incarnation << 14);
     let next = |state: &mut [u8; 32]| {

@@ -15,27 +15,27 @@ use crate::world::Heard;
 /// The shortest and the longest lease of the simulated store.
 pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
-/// A machine. It outlives the processes that run on it.
+/// A machine, which outlives the processes that run on it.
 #[derive(Default)]
 pub struct Host {
     pub incarnation: u32,
-    /// The plan that the host was last given.
+    /// The last plan that the host received.
     pub serves: Plan,
     pub process: Option<Process>,
-    /// The remains of the previous process: its runner, and the time at which that runner ends.
+    /// The previous process after its exit, and the time at which its runner exits.
     pub orphan: Option<(Process, Instant)>,
     /// The time at which the pause of the process ends.
     pub frozen_until: Instant,
     /// The time at which the pause of the supervisor ends.
     pub stopped_until: Instant,
-    /// The time until which the host counts as leading its maximum number of elections. Until then, it holds back
+    /// The time until which the host counts as leading its maximum number of elections. Until then, the host holds back
     /// requests for the lease.
     pub lets_others_ask_until: Instant,
     /// The time at which the pause of the watchdog ends.
     pub unwatched_until: Instant,
     /// The slew of one of the machine's clocks, in millionths, and the time at which this slew ends.
     pub slewed: (i64, Instant),
-    /// The time from a shutdown or an exit of the process to its next start.
+    /// The time from the exit of the process to the next start.
     pub down: Duration,
 }
 
@@ -57,7 +57,7 @@ pub struct Process {
     pub instances: u64,
     /// The number of scheduled wake-ups. Only the last scheduled wake-up has an effect.
     pub wakes: u64,
-    /// The number of consecutive wake-ups at the same moment.
+    /// The number of consecutive times that the elector has asked to be woken immediately.
     pub idle_wakes: u32,
     drift: i64,
     /// The readings of the clocks when one of them last changed its speed.
@@ -71,7 +71,7 @@ struct Shown {
     at: Instant,
     most: Duration,
     least: Duration,
-    /// The slew of one of the clocks, in millionths. It adds to the machine's drift.
+    /// The slew of one of the clocks, in millionths. The slew adds to the machine's drift.
     slew: i64,
 }
 
@@ -90,7 +90,7 @@ pub struct Instance {
     pub life: Life,
     /// True if the guest runs as soon as the instance starts, but the supervisor has not been notified yet.
     pub begins_at_once: bool,
-    /// The term that claimed the state before this instance could, if any.
+    /// The term that claimed the state before this instance did, if any.
     pub superseded: Option<Term>,
     /// Effects pass the gate until this time on the host's clock.
     pub deadline: Time,
@@ -140,7 +140,7 @@ impl Process {
         Time(self.shown.most + self.run(now, self.shown.slew.max(0)) + self.jumped)
     }
 
-    /// The time elapsed by the slowest of the machine's clocks. A step of the wall clock does not change it.
+    /// The time elapsed by the slowest of the machine's clocks. A step of the wall clock does not change this time.
     pub fn least(&self, now: Instant) -> Duration {
         self.shown.least + self.run(now, self.shown.slew.min(0))
     }
@@ -182,7 +182,7 @@ impl Instance {
         overdue_at(self.deadline, self.abort_at, self.woken)
     }
 
-    /// True if the system is removing the instance's process, even if that takes a long time.
+    /// True if the kernel is removing the instance's process, which may take a long time.
     pub fn is_dying(&self) -> bool {
         self.ending && self.life.dying.is_some()
     }

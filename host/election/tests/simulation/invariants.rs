@@ -37,7 +37,7 @@ pub struct History {
     released: BTreeSet<u128>,
     /// The time from the start of the last started process to its first poll.
     first_poll: Option<Time>,
-    /// Number of processes that waited exactly as long before their first poll as the process started just before them.
+    /// Number of processes that waited exactly as long before the first poll as the previously started process.
     together: u32,
     /// The earliest time at which each lease can end, by lease id.
     kept_until: BTreeMap<u128, Instant>,
@@ -125,7 +125,7 @@ impl History {
         self.deletions += 1;
     }
 
-    /// Records that an older record was written back. A host that knows no later term continues from the term in that
+    /// Records that somebody restored an older record. A host that knows no later term continues from the term in that
     /// record.
     pub fn set_back(&mut self, term: Term) {
         self.floor = self.floor.min(term);

@@ -1,9 +1,9 @@
 //! The simulation of the elector: thousands of runs, each determined by a seed. In each run, several hosts elect a
-//! leader over one store, under all kinds of faults. Every promise of the design is checked after each event. Then the
-//! faults end, and a node must lead.
+//! leader over one store, under all kinds of faults. The simulation checks every promise after each event. At the end,
+//! all faults end, and a node must lead.
 //!
 //! - `BATON_SIM_SEED=7 cargo test -p baton-election --test simulation` prints the events of one seed.
-//! - A normal test run uses the same seeds every time. `make soak MINUTES=60` runs new seeds and prints the first one;
+//! - A normal test run uses the same seeds every time. `make soak MINUTES=60` runs new seeds and prints the first seed;
 //!   `make soak FIRST=3000` begins with seed 3000.
 //! - A failing run is shrunk and written to `tests/replays/`. A test repeats every file there.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may end by a panic")]

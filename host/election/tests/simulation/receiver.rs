@@ -1,5 +1,5 @@
-//! The receiver of the instances' effects, outside of Baton. It refuses an effect whose term is lower than one that it
-//! has already seen. This is its only way to recognize an effect that arrives late.
+//! The receiver of the instances' effects, outside of Baton. The receiver refuses an effect whose term is lower than
+//! the highest term that it has seen. The receiver cannot recognize a late effect in any other way.
 
 use baton_election::Term;
 
@@ -10,7 +10,7 @@ use crate::plan::Key;
 pub struct Receiver {
     /// The highest term seen, and the instance that sent it.
     highest: Option<(Term, Key)>,
-    /// The number of times that the terms were reset to a lower number.
+    /// The number of times that the receiver has forgotten all terms.
     restarts: u32,
 }
 
@@ -28,8 +28,8 @@ impl Receiver {
         Sent { term, by, restarts: self.restarts }
     }
 
-    /// Forgets all terms, because the hosts may have lost them as well. Effects that are already in transit are not
-    /// checked.
+    /// Forgets all terms, because the hosts may continue from a lower term. From then on, effects that are already in
+    /// transit are not checked.
     pub fn begins_anew(&mut self) {
         *self = Self { highest: None, restarts: self.restarts + 1 };
     }

@@ -9,8 +9,7 @@ use baton_election::Random;
 pub struct Rng(u64);
 
 impl Rng {
-    /// The stream for one decision. The same parts always give the same stream, so the order in which decisions are
-    /// made does not matter.
+    /// The stream for one decision. Equal parts give equal streams, so the order of decisions does not matter.
     pub fn about(parts: &[u64]) -> Self {
         let mut rng = Rng(0);
         for part in parts {
@@ -52,7 +51,7 @@ impl Rng {
         self.below(1000) < cases
     }
 
-    /// A length from `from` to `to`. It is a whole number of milliseconds, so that replays stay readable.
+    /// A duration from `from` to `to`, in whole milliseconds, so that replays stay readable.
     pub fn between(&mut self, from: Duration, to: Duration) -> Duration {
         let (from, to) = (from.as_millis() as u64, to.as_millis() as u64);
         Duration::from_millis(from + self.below(to.saturating_sub(from) + 1))

@@ -1,13 +1,13 @@
 //! The simulated store: one object with a lease, in real time, with Azure's semantics.
 //!
-//! - An acquire contains the object's version. If the holder repeats it with the same id, it succeeds. With another id,
-//!   it is refused while the lease is held or breaking.
+//! - An acquire names the object's version. While the lease is held and not abandoned, only an acquire with the
+//!   holder's id succeeds. While the lease is breaking, no acquire succeeds.
 //! - A renewal after the expiry succeeds as long as nobody has written the object or acquired the lease.
 //! - Lease requests leave the version unchanged. Each write changes the version, and no version occurs twice.
 //! - A write needs the lease's id, a valid lease (a breaking lease is still valid) and the current version.
-//! - A release with the lease's id frees the lease immediately, whatever its state.
+//! - A release with the lease's id frees the lease immediately, even if the lease has expired or was broken.
 //! - The world may act as a witness of deaths. A lease counts as abandoned only if its dead holder has written a record
-//!   under it, even one that only says that the holder is waiting.
+//!   under this lease. A record that only says that the holder is waiting is enough.
 //! - Instead of a witness, all hosts may run on one machine and keep notes. From the notes, a host concludes that a
 //!   lease is reclaimable. Only one host at a time can reclaim a lease: the others must wait until that host has
 //!   written its term.
@@ -32,8 +32,8 @@ pub struct Store {
 /// The notes that the hosts of one machine keep about the lease. Incarnations are named as in the record.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Notes {
-    /// The ids under which an incarnation may hold the lease, including ids of a host that is reclaiming the lease from
-    /// it. The newest id is last.
+    /// The ids under which an incarnation may hold the lease, including the ids of a host that is reclaiming the lease
+    /// from this incarnation. The newest id is last.
     pub ids: BTreeMap<String, Vec<LeaseId>>,
     /// Incarnations known to be dead.
     pub gone: BTreeSet<String>,
@@ -57,8 +57,8 @@ impl Notes {
         }
     }
 
-    /// Takes the note with the newest id `from` on behalf of `by`, and adds `id` to it. Returns false if another host
-    /// has taken the note.
+    /// Takes the note with the newest id `from` on behalf of `by`, and adds `id` to the note. Returns false if another
+    /// host has taken the note.
     pub fn take(&mut self, from: LeaseId, id: LeaseId, record: Option<&Record>, by: &str) -> bool {
         let is_noted = |of: &String| self.ids.get(of).is_some_and(|ids| ids.last() == Some(&id));
         if self.taken.as_ref().is_some_and(|(of, taker)| taker == by && is_noted(of)) {
@@ -73,7 +73,7 @@ impl Notes {
         is_free
     }
 
-    /// True if one note contains both ids. A host that tries one of the two ids then also tries the other.
+    /// True if one note contains both ids. A host that has taken this note tries both ids.
     fn are_of_one(&self, one: LeaseId, other: LeaseId) -> bool {
         self.ids.values().any(|ids| ids.contains(&one) && ids.contains(&other))
     }
@@ -261,7 +261,7 @@ impl Store {
         }
     }
 
-    /// Replaces the holder's id with a new one. An expired lease has no id to replace.
+    /// Replaces the holder's id with a new id. Fails if the lease has expired, unless the lease already has the new id.
     fn reclaim(&mut self, now: Instant, from: LeaseId, fresh: LeaseId, wanted: &Version) -> Result<Reply, StoreError> {
         let holder = match self.object.as_ref().ok_or_else(missing)? {
             object if version(object.version) != *wanted => return Err(StoreError::Conflict),

@@ -1,5 +1,5 @@
 //! Tests of the simulation itself. A faulty witness reports a death that has not happened. No elector can compensate
-//! for that, so the simulation must notice it. A replay must repeat all events of the run from which it was made.
+//! for such a report, so the simulation must notice the violation. A replay must repeat all events of the original run.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use crate::plan::{Aimed, Ask, Fault, Moment, Outage, Plan, Witness};
 use crate::replay;
 use crate::world::World;
 
-/// Each kind of faulty witness must be noticed within this number of runs. The kind that takes longest is noticed in
-/// run 103.
+/// Number of runs within which the simulation must notice each kind of faulty witness. The last kind to be noticed
+/// takes 103 runs.
 const RUNS: u64 = 500;
 
 #[test]
@@ -55,9 +55,9 @@ fn kept_run_repeats_its_events() {
     }
 }
 
-/// One host is cut off from the store when its lease is broken. A second host acquires the lease. It must wait until
-/// the instance of the first host has ended, but crashes right away. The record still names the first host, although
-/// the second host held the lease.
+/// One host is cut off from the store when its lease is broken. A second host acquires the lease. The second host must
+/// wait until the instance of the first host has ended, but crashes right away. The record still names the first host,
+/// although the second host held the lease.
 fn dies_while_broken_lease_may_run(seed: u64, witness: Witness) -> Plan {
     let cut = Duration::from_secs(20);
     let mut plan = Plan { witness, ..Plan::from_seed(seed) };
@@ -70,7 +70,7 @@ fn dies_while_broken_lease_may_run(seed: u64, witness: Witness) -> Plan {
     plan.faults = vec![(cut, outage), (cut, Fault::Break { period: Duration::ZERO })];
     let crash = Fault::Crash { host: dies, down: 3 * cut };
     let moment = Moment::Asks(Ask::Acquire);
-    // Late enough for the acquire to reach the store, but too early for the next write.
+    // By this time, the acquire has reached the store, but the next write has not.
     let after = Duration::from_millis(8);
     plan.aimed = vec![Aimed { from: cut, host: dies, moment, after, fault: crash }];
     plan.heal_at = plan.heal_at.max(6 * cut);

@@ -27,7 +27,7 @@ fn empty_store() -> MemoryStore {
     MemoryStore::new(Arc::new(|| Duration::ZERO))
 }
 
-/// Returns a store with an empty list. The serials in this list start at 0.
+/// Returns a store with an empty list, whose serial is 0. The first pushed version gets serial 1.
 fn store() -> MemoryStore {
     let store = empty_store();
     store.write_control(&job(), None, VersionList::default().encode()).now_or_never().unwrap().unwrap();
@@ -83,7 +83,7 @@ async fn edit_is_made_once_when_request_or_response_is_lost() {
         assert_eq!(push(&store, "a").await, Ok(Pushed::Current), "{fault:?}");
         push(&store, "b").await.unwrap();
         store.fail_next(fault);
-        // A second rollback would restore the original version, so the edit must not repeat it.
+        // A second rollback would restore the original version, so the edit must not repeat the rollback.
         assert_eq!(rollback(&store).await, Ok(RolledBack::To(Digest::of(b"a"))), "{fault:?}");
         holds(&store, &["b", "a"], 3).await;
     }
@@ -119,7 +119,7 @@ async fn edit_with_a_lost_response_is_found_below_later_edits() {
         calls += 1;
         Ok::<_, Failed>(control.rollback(None)?)
     });
-    // The edit does not yield before its response is lost, so the push runs after that.
+    // The edit does not yield before its response is lost, so the push runs after the lost response.
     let (edited, other) = tokio::join!(edited, push(&store, "c"));
     assert_eq!((edited, other), (Ok(RolledBack::To(Digest::of(b"a"))), Ok(Pushed::Current)));
     assert_eq!(calls, 1);

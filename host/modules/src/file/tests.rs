@@ -81,7 +81,7 @@ fn folder() -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Replaces the file as `mv` does: renames another file in the folder to its name.
+/// Replaces the file as `mv` does: renames another file in the folder to the file's name.
 fn replace(path: &Path, bytes: &[u8]) {
     let aside = path.with_extension("new");
     fs::write(&aside, bytes).unwrap();
@@ -93,7 +93,8 @@ async fn first_offer_is_the_file_or_the_reason_why_not() {
     let (_folder, path) = folder();
     fs::write(&path, component("one")).unwrap();
     assert_eq!(offered(&mut source(&path)).await, component("one"));
-    // The source does not check the content of a module. That happens later, when the module is prepared.
+    // The source does not check the content of a module. The node checks the content later, when it prepares the
+    // module.
     fs::write(&path, "text").unwrap();
     assert_eq!(offered(&mut patient(&path)).await, b"text");
 
@@ -154,8 +155,8 @@ async fn file_overwritten_in_place_is_offered_once_complete() {
     next(&mut source).await.unwrap();
     let new = component("a longer one");
     let mut file = OpenOptions::new().write(true).truncate(true).open(&path).unwrap();
-    // At first the file is empty. Then it ends within the preamble, and then within a section. Each of these states
-    // lasts longer than the settling time.
+    // At first the file is empty. Then the file ends within the preamble, and then within a section. Each of these
+    // states lasts longer than the settling time.
     for part in [&new[..0], &new[..6], &new[6..15]] {
         file.write_all(part).unwrap();
         says_nothing(&mut source).await;
@@ -280,7 +281,7 @@ async fn file_is_offered_when_its_folder_is_replaced() {
     fs::create_dir(&there).unwrap();
     fs::write(&path, component("new")).unwrap();
     assert_eq!(offered(&mut source).await, component("new"));
-    // The source watches the new folder in the same way as the old one.
+    // The source also watches the new folder.
     source.pace.poll = NEVER;
     let newer = offered_upon(&mut source, || replace(&path, &component("newer"))).await;
     assert_eq!(newer, component("newer"));

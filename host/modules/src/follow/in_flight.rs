@@ -4,8 +4,8 @@ use std::future::pending;
 
 use futures::future::BoxFuture;
 
-/// The work in progress, if any. It makes progress only while [`InFlight::done`] is awaited, and is canceled when this
-/// value is dropped.
+/// The work in progress, if any. The work progresses only while a caller awaits [`InFlight::done`]. Dropping this value
+/// cancels the work.
 pub(super) struct InFlight<T>(Option<BoxFuture<'static, T>>);
 
 impl<T> InFlight<T> {

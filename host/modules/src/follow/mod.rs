@@ -1,9 +1,9 @@
 //! Follows one coordinator's source, on the leader and on standbys alike. Fetches, verifies, compiles and links the
-//! version that the source names. This happens ahead of time, so that a takeover is fast. Records verdicts for all
-//! nodes.
+//! version that the source names, ahead of time, so that a takeover is fast. Records verdicts for all nodes.
 //!
-//! A follower makes no decisions about leases or instances. It gives its node's supervisor a [`Supply`], and receives
-//! [`Judgement`]s until the last sender is dropped. A version that is ready stays ready, no matter what fails later.
+//! A follower makes no decisions about leases or instances. The follower gives its node's supervisor a [`Supply`], and
+//! receives [`Judgement`]s until the last sender is dropped. A version that is ready stays ready, no matter what fails
+//! later.
 
 mod in_flight;
 mod offer_history;
@@ -47,7 +47,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub struct FollowerConfig {
     /// The election whose modules the follower prepares.
     pub election: ElectionName,
-    /// This node's id, for verdicts.
+    /// This node's id, which the follower records with each verdict.
     pub node: String,
     /// Display name of the source.
     pub name: String,

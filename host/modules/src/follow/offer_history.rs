@@ -7,7 +7,7 @@ use baton_store::Digest;
 #[derive(Default)]
 pub(super) struct OfferHistory {
     serial: u64,
-    /// The newest version and older ones that are still useful, newest first.
+    /// The newest version and the older versions that are still useful, newest first.
     versions: Vec<Version>,
 }
 
@@ -19,8 +19,8 @@ struct Version {
 }
 
 impl OfferHistory {
-    /// Adds an offer. If the newest version is offered again before it is ready, it counts as a new version, because it
-    /// may have been signed since.
+    /// Adds an offer. If the newest version is offered again before it is ready, the offer counts as a new version,
+    /// because the module may have been signed since.
     pub fn add(&mut self, digest: Digest, offer: Offer) {
         if self.versions.first().is_some_and(|newest| newest.candidate.digest == digest && newest.offer.is_none()) {
             return;

@@ -22,7 +22,7 @@ pub(super) struct CandidateVersion {
 }
 
 impl CandidateVersion {
-    /// Returns true if both are the same publication with the same signature.
+    /// Returns true if `self` and `other` are the same publication with the same signature.
     pub fn is(&self, other: &Self) -> bool {
         (self.digest, self.serial, &self.signature) == (other.digest, other.serial, &other.signature)
     }
@@ -31,7 +31,7 @@ impl CandidateVersion {
 /// The reason why a candidate could not be prepared.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Setback {
-    /// The bytes are currently unavailable. The node waits for them.
+    /// The bytes are currently unavailable. The node waits for the bytes.
     Unreachable(String),
     /// The module cannot run here. The node uses the next candidate instead until a retry succeeds.
     Refused(String),

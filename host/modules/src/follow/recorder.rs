@@ -44,8 +44,8 @@ impl Judged {
 pub(super) struct Recorder {
     store: Arc<dyn ObjectStore>,
     election: ElectionName,
-    /// Judgements that have not been written yet, in order. The first one is being written, or is waiting for its next
-    /// attempt.
+    /// Judgements that have not been written yet, in order. The first judgement is being written, or is waiting for the
+    /// next attempt.
     queue: VecDeque<Judged>,
     writing: InFlight<Result<(), EditError>>,
     again: Instant,

@@ -15,7 +15,7 @@ pub(super) struct Reporter {
     unreachable_since: Option<Instant>,
     /// The current problem with the control object, if any.
     control: Option<String>,
-    /// True if no module has ever been pushed, and this has been reported.
+    /// True if no module had ever been pushed at the last check.
     nothing: bool,
     /// Digest and serial of the newest version, if it is rejected.
     rejected: Option<(Digest, u64)>,
@@ -26,7 +26,7 @@ impl Reporter {
         Self { sink, election, unreachable_since: None, control: None, nothing: false, rejected: None }
     }
 
-    /// Returns a function that sends this report. Call it if the work takes a long time.
+    /// Returns a function that sends this report. The caller calls the function if the work takes a long time.
     pub fn later(&self, report: FollowerReport) -> impl FnOnce() + Send + use<> {
         let sink = Arc::clone(&self.sink);
         move || sink.report(report)
@@ -89,7 +89,7 @@ impl Reporter {
         }
     }
 
-    /// Suppresses this report of a rejection, because the supervisor has already reported it.
+    /// Suppresses the report of this rejection, because the supervisor has already reported the rejection.
     pub fn is_told_of(&mut self, rejected: (Digest, u64)) {
         self.rejected = Some(rejected);
     }

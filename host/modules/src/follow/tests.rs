@@ -65,7 +65,7 @@ async fn rejection_applies_at_once_and_is_recorded_after_an_outage() {
     for node in [&mut node, &mut other] {
         node.supplied(Some((second, 3)), Some((first, 1))).await;
     }
-    // This judgement is about the earlier push, so it does not apply to the later one.
+    // This judgement is about the earlier push, so it does not apply to the later push.
     node.judge(second, 2, rejected("late"));
     fleet.push(3).await;
     let log = node.end().await;
@@ -175,8 +175,8 @@ async fn newer_push_does_not_wait_for_a_slow_preparation() {
     let said = node.says("Compiling").await;
     assert!(said.contains(&slow.to_string()), "{said}");
     let third = fleet.push(3).await;
-    // The slow version is next in line as the fallback, but it never becomes ready. The next ready version is used
-    // instead.
+    // The slow version is next in line as the fallback, but it never becomes ready. The node uses the next ready
+    // version instead.
     node.supplied(Some((third, 3)), Some((first, 1))).await;
     assert_ne!(slow, third);
     node.end().await;
@@ -231,8 +231,7 @@ async fn file_falls_back_on_its_previous_content() {
     node.supplied(Some((second, 2)), None).await;
     fleet.control(|control| control.unpushed.iter().any(|entry| entry.digest == third && entry.size > 0)).await;
 
-    // Another node has a file with the same content, and also treats it as rejected. That node runs nothing until a
-    // version is pushed.
+    // Another node has a file with the rejected content. That node runs nothing until a version is pushed.
     let (mut other, _file) = fleet.node_with_file("b", component(3)).await;
     let said = other.says("Rejected").await;
     assert!(said.contains("it was fatal") && said.contains("instead: None"), "{said}");

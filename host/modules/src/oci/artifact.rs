@@ -1,5 +1,5 @@
-//! Finds modules in registries. A module is an artifact with a single layer of WebAssembly, as created by `wkg oci
-//! push` and `oras push`.
+//! Finds a module in a registry's manifest. A module is an artifact with a single layer of WebAssembly, as created by
+//! `wkg oci push` and `oras push`.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +18,14 @@ pub const MANIFESTS: [&str; 4] = [
 ];
 /// Annotation that contains the text of the module's minisign signature.
 const SIGNATURE: &str = "dev.baton.minisig";
-/// Media types of a module's layer: the one that `wkg` uses, and its predecessor.
+/// Media types of a module's layer: the type that `wkg` uses, and the predecessor of that type.
 const MODULES: [&str; 2] = ["application/wasm", "application/vnd.wasm.content.layer.v1+wasm"];
 
-/// The content to which a manifest leads.
+/// The result of parsing a manifest or an index.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Content {
     Module(Layer),
-    /// Another manifest: the only one in an index that can be a module's manifest.
+    /// The digest of the only manifest in an index that can be a module's manifest.
     Elsewhere(Digest),
 }
 
@@ -54,7 +54,7 @@ pub enum Unfit {
          bytes and a SHA-256 digest"
     )]
     Layer { digest: String, size: i64 },
-    /// The index has several manifests, and does not show which one is the module's.
+    /// The index has several manifests, and does not show which of them is the module's manifest.
     #[error("it is an index of {manifests} manifests, of which {modules} are for WebAssembly: name one by its digest")]
     Index { manifests: usize, modules: usize },
     #[error("it is an index of indexes: name the module's manifest by its digest")]
@@ -94,7 +94,7 @@ struct Platform {
     architecture: String,
 }
 
-/// Finds the content to which a manifest or an index leads.
+/// Finds the module's layer in a manifest, or the module's manifest in an index.
 pub fn content(manifest: &[u8]) -> Result<Content, Unfit> {
     let manifest: Manifest =
         serde_json::from_slice(manifest).map_err(|error| Unfit::Manifest(short(&error.to_string())))?;
@@ -126,7 +126,7 @@ fn signature(annotations: &Annotations) -> Option<String> {
     Some(decoded.unwrap_or_else(|| text.clone()))
 }
 
-/// Lists the media types of the layers for people to read. Truncates a long list.
+/// Lists the media types of the layers for an error message. Truncates a long list.
 fn listed(layers: &[Described]) -> String {
     const SHOWN: usize = 3;
     let mut types: Vec<String> = layers.iter().take(SHOWN).map(|layer| short(&layer.media_type)).collect();

@@ -1,4 +1,4 @@
-//! Authorization at a registry: with a password, or with a token, which is fetched and cached.
+//! Authorization at a registry, with a password or with a token that is fetched and cached.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::transport::{AskError, Transport, content, secret, send};
 
 /// Upper bound on the size of a token server's response, in bytes.
 const LARGEST_ANSWER: usize = 64 << 10;
-/// Default lifetime of a token whose response states none, and maximum lifetime, in seconds.
+/// Default and maximum lifetime of a token, in seconds. The default applies if the response states no lifetime.
 const LIFETIME: (u64, u64) = (60, 24 * 60 * 60);
 
 /// Read access to one repository.
@@ -34,7 +34,7 @@ struct Token {
 }
 
 impl Token {
-    /// Parses the token in a token server's response to a request that was sent at `asked`. Discards the parser's
+    /// Parses a token server's response. `asked` is the time at which the request was sent. Discards the parser's
     /// error, since it might quote a secret.
     fn of(answer: &[u8], asked: Instant) -> Option<Self> {
         let granted: Granted = serde_json::from_slice(answer).ok()?;
@@ -59,13 +59,13 @@ struct Granted {
 }
 
 impl Authorization {
-    /// Creates an authorization with these credentials, or an anonymous one if there are none.
+    /// Creates an authorization with these credentials, or an anonymous authorization if there are none.
     pub fn new(repository: &str, credential: Option<DockerCredential>) -> Self {
         Self { repository: repository.to_owned(), credential, challenge: None, token: None }
     }
 
-    /// Records a challenge from the registry itself, which asks for credentials or has rejected the ones that were
-    /// sent.
+    /// Records a challenge from the registry, and drops the cached token. The registry sends a challenge if credentials
+    /// are missing or rejected.
     pub fn challenged(&mut self, headers: &HeaderMap) {
         self.token = None;
         if let Some(challenge) = Challenge::of(headers) {
@@ -73,8 +73,9 @@ impl Authorization {
         }
     }
 
-    /// Returns the authorization header. Send it only to the registry. Returns `None` if the registry has not asked for
-    /// credentials, or if this host does not have the credentials that the registry asks for.
+    /// Returns the authorization header, which the caller must send only to the registry. Returns `None` if the
+    /// registry has not asked for credentials, or if this host does not have the credentials that the registry asks
+    /// for.
     pub async fn header(&mut self, transport: &Transport) -> Result<Option<HeaderValue>, AskError> {
         let (realm, service) = match &self.challenge {
             None => return Ok(None),
@@ -117,8 +118,7 @@ impl Authorization {
         let mut parameters = vec![("scope", scope.as_str())];
         parameters.extend(service.map(|service| ("service", service)));
         if let Some(DockerCredential::IdentityToken(token)) = &self.credential {
-            // Send an OAuth 2 refresh request. Docker also does this if `docker login` received a token instead of a
-            // password.
+            // Send an OAuth 2 refresh request, as Docker does if `docker login` received a token instead of a password.
             parameters.extend([("grant_type", "refresh_token"), ("client_id", "baton"), ("refresh_token", token)]);
             return transport.client().post(realm).form(&parameters);
         }
@@ -131,7 +131,7 @@ impl Authorization {
     }
 }
 
-/// Reads the token in a response, for [`crate::untrusted`].
+/// Parses a token server's response in fuzz tests, for [`crate::untrusted`].
 pub(super) fn token(answer: &[u8]) {
     let asked = Instant::now();
     if let Some(Token { shown, until }) = Token::of(answer, asked) {
@@ -140,7 +140,7 @@ pub(super) fn token(answer: &[u8]) {
     }
 }
 
-/// Returns the response, or an error if the token server refuses the credentials.
+/// Returns the response, or an error if the token server refuses the credentials or redirects.
 fn granted(response: Response) -> Result<Response, AskError> {
     match response.status() {
         status if status.is_redirection() => Err(AskError::Unclear("its token server sent a redirect".to_owned())),

@@ -1,5 +1,5 @@
-//! A registry's challenge: the header `WWW-Authenticate`, with the grammar of RFC 7235. Unlike the RFC, the parser
-//! accepts only one space after a scheme, and no `token68`, which no registered scheme uses in a challenge.
+//! A registry's challenge, from the header `WWW-Authenticate` (RFC 7235). The parser is stricter than the RFC: it
+//! accepts only one space after a scheme, and no `token68` value. No registered scheme uses `token68` in a challenge.
 
 use http_auth::ChallengeRef;
 use http_auth::parser::ChallengeParser;
@@ -13,13 +13,13 @@ pub enum Challenge {
     /// A token from a token server.
     Bearer {
         realm: String,
-        /// The name that the token server has for the registry.
+        /// The registry's name at the token server.
         service: Option<String>,
     },
 }
 
 impl Challenge {
-    /// Returns the preferred challenge among the supported ones in the headers. A token is preferred to a password.
+    /// Returns a supported challenge from the headers, if any. Prefers a token to a password.
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         let texts = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
         // After a syntax error, ignore the rest of that header.

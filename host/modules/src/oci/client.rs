@@ -1,8 +1,8 @@
 //! The requests of the OCI distribution protocol that are needed to pull from one repository.
 //!
 //! Baton has its own client, because registries are untrusted. The crate `oci-client` (0.18) reads manifests, tokens
-//! and errors without a size limit, so an endless response would exhaust the node's memory. It sends passwords to any
-//! address that a response names, even over plain HTTP. It panics if a token is not a valid header value.
+//! and errors without a size limit, so an endless response would exhaust the node's memory. The crate sends passwords
+//! to any address that a response names, even over plain HTTP. The crate panics if a token is not a valid header value.
 
 use bytes::Bytes;
 use docker_credential::DockerCredential;
@@ -15,7 +15,7 @@ use super::authorization::Authorization;
 use super::transport::{AskError, Transport, content, send, successful};
 use baton_store::Digest;
 
-/// Maximum size of a manifest, in bytes. Registries have the same limit.
+/// Maximum size of a manifest, in bytes. Registries usually have the same limit.
 const LARGEST_MANIFEST: usize = 4 << 20;
 /// Maximum number of redirects that a request follows.
 const REDIRECTS: usize = 5;
@@ -58,8 +58,8 @@ impl Client {
         if status == StatusCode::UNAUTHORIZED || status == StatusCode::TOO_MANY_REQUESTS {
             return Err(AskError::Status(status, Bytes::new()));
         }
-        // In all other cases, request the manifest itself: not every registry sends the digest header, and only a
-        // response with a body can explain an error.
+        // Otherwise, request the manifest itself. Some registries send no digest header, and a HEAD response has no
+        // body that could explain an error.
         Ok(Digest::of(&self.manifest(tag).await?).to_string())
     }
 

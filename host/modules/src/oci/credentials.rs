@@ -23,7 +23,7 @@ const LARGEST_CONFIG: u64 = 4 << 20;
 const HELPER: Duration = Duration::from_secs(20);
 /// Maximum size of a credential helper's output, in bytes.
 const HELPER_SAYS: u64 = 64 << 10;
-/// Docker Hub: its host, and its key in the configuration file.
+/// Docker Hub's host, and Docker Hub's key in the configuration file.
 const DOCKER_HUB: (&str, &str) = ("index.docker.io", "https://index.docker.io/v1/");
 
 /// The files that contain credentials for registries. The files are read again whenever a registry asks for
@@ -63,7 +63,7 @@ impl RegistryCredentials {
         &self.files
     }
 
-    /// Finds the credentials for a registry, and the file that contains them or names the helper that has them.
+    /// Finds the credentials for a registry. Also returns the file that contains the credentials or names their helper.
     pub(super) async fn of(&self, registry: &str) -> Result<Option<(DockerCredential, PathBuf)>, CredentialsError> {
         for file in &self.files {
             let (path, registry) = (file.clone(), registry.to_owned());
@@ -103,15 +103,14 @@ fn in_file(path: &Path, registry: &str) -> Result<InConfig, CredentialsError> {
     }
 }
 
-/// Looks up a registry in the text of a configuration file, in the same order as Docker. The error describes the
-/// problem with the text.
+/// Looks up a registry in the text of a configuration file. Checks the entries in the same order as Docker. The error
+/// describes the problem with the text.
 pub(super) fn in_text(text: &[u8], registry: &str) -> Result<InConfig, String> {
     // The parser's message might quote a secret.
     let mut config: Map<String, Value> =
         serde_json::from_slice(text).map_err(|error| format!("are not a JSON object: see line {}", error.line()))?;
     let server = if registry == DOCKER_HUB.0 { DOCKER_HUB.1 } else { registry };
-    // Remove the helpers, so that the crate does not run them: it would wait for them without a timeout. This module
-    // runs them itself.
+    // Remove the helpers, because the crate would run them without a timeout. This module runs the helpers itself.
     let helpers = config.remove("credHelpers").unwrap_or_default();
     let store = config.remove("credsStore").unwrap_or_default();
     let named = |helper: &Value| helper.as_str().filter(|name| !name.is_empty()).map(str::to_owned);
@@ -145,7 +144,7 @@ async fn ask(helper: &str, server: &str) -> Result<Option<DockerCredential>, Cre
         .map_err(|_| wrong(&format!("did not respond within {HELPER:?}")))?
         .map_err(|error| wrong(&format!("cannot be run ({error})")))?;
     if !success {
-        // According to the protocol, this is the response of a helper that has no credentials.
+        // In Docker's helper protocol, this message means that the helper has no credentials.
         let none = said.starts_with(b"credentials not found");
         return if none { Ok(None) } else { Err(wrong(&format!("returned no credentials for {server}"))) };
     }

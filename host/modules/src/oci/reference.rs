@@ -9,7 +9,7 @@ use super::transport::stays_here;
 use baton_base::address::without_user;
 use baton_store::Digest;
 
-/// Docker Hub: its name, and its former name, which is still the address of its registry.
+/// Docker Hub's name, and the former name, which is still the address of Docker Hub's registry.
 const DOCKER_HUB: (&str, &str) = ("docker.io", "index.docker.io");
 /// Maximum length of a repository's name, in characters.
 const LONGEST_NAME: usize = 255;
@@ -25,7 +25,7 @@ pub struct OciReference {
     url: Url,
 }
 
-/// The manifest in a repository to which a reference points.
+/// The part of a reference that identifies a manifest in the repository.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Version {
     /// The manifest to which this tag currently points.
@@ -149,7 +149,7 @@ fn is_tag(tag: &str) -> bool {
         && tag.bytes().all(|byte| is_word(byte) || byte == b'.' || byte == b'-')
 }
 
-/// Returns true if `text` consists of words with one separator between each pair of words.
+/// Returns true if `text` consists of words (lower-case letters and digits) with one separator between adjacent words.
 fn is_component(text: &str) -> bool {
     let is_word = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
     let parts =

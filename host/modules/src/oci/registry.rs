@@ -24,20 +24,20 @@ const MODULE: Duration = Duration::from_secs(600);
 /// Maximum number of characters quoted from a registry's error message.
 const QUOTED: usize = 200;
 
-/// A registry, opened for one reference, with the credentials for it.
+/// A client for the registry of one reference, with the credentials for that registry.
 pub struct Registry {
     client: Client,
     reference: OciReference,
-    /// The file from which the credentials come, if there are any.
+    /// The file that contains the credentials or names their helper, if any.
     file: Option<PathBuf>,
 }
 
-/// The reason why a poll has found no module. Each variant says when to poll again.
+/// The reason why a poll has found no module. The comment on each variant says when to poll again.
 #[derive(Debug)]
 pub enum Failure {
-    /// The registry does not respond properly. Retry with increasing waits.
+    /// The registry does not respond properly. Retry with backoff.
     Unreachable(String),
-    /// The registry refuses these credentials. Retry with increasing waits, and read the credentials again each time.
+    /// The registry refuses these credentials. Retry with backoff, and read the credentials again each time.
     Denied(String),
     /// The registry's response is unacceptable. Retry with backoff.
     Refused(String),
@@ -95,7 +95,7 @@ impl Registry {
         Ok(Self { client, reference: reference.clone(), file })
     }
 
-    /// Returns the digest of the manifest. If the reference has a tag, this is the manifest to which the tag currently
+    /// Returns the digest of the manifest that the reference names. A tag names the manifest to which it currently
     /// points.
     pub async fn digest(&mut self) -> Result<Digest, Failure> {
         let tag = match self.reference.version() {
@@ -174,8 +174,8 @@ impl Registry {
         }
     }
 
-    /// Converts an error response to a [`Failure`]. If the body contains an error code, uses it instead of the HTTP
-    /// status.
+    /// Converts an error response to a [`Failure`]. For client errors other than 401, a known error code in the body
+    /// takes precedence over the HTTP status.
     fn complains(&self, status: StatusCode, body: &[u8]) -> Failure {
         let (registry, reference, code) = (self.reference.registry(), &self.reference, status.as_u16());
         let complaint = Complaint::of(body).filter(|_| status.is_client_error());
@@ -265,7 +265,7 @@ impl Registry {
     }
 }
 
-/// Reads the error in a response, for [`crate::untrusted`].
+/// Parses and quotes an error response in fuzz tests, for [`crate::untrusted`].
 pub(super) fn complaint(answer: &[u8]) {
     let message = Complaint::of(answer).map(|complaint| complaint.message);
     let says = quoted(&message.unwrap_or_else(|| String::from_utf8_lossy(answer).into_owned()));
@@ -273,7 +273,7 @@ pub(super) fn complaint(answer: &[u8]) {
     assert!(!says.contains(char::is_control), "it is one line of text");
 }
 
-/// Returns the registry's message in quotes, or an empty string if there is no message.
+/// Returns the start of the registry's message in quotes, or an empty string if there is no message.
 fn quoted(message: &str) -> String {
     let message: String = message
         .split(|letter: char| letter.is_whitespace() || letter.is_control())

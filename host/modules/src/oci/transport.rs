@@ -73,7 +73,7 @@ impl Transport {
     /// Creates a client for the registry at this URL. Loads the system's certificates.
     ///
     /// # Errors
-    /// The reason, if TLS cannot be set up.
+    /// Returns the reason if TLS cannot be set up.
     pub fn open(registry: &Url) -> Result<Self, String> {
         let is_plain = registry.scheme() == "http";
         let mut builder = reqwest::Client::builder()
@@ -102,10 +102,13 @@ impl Transport {
         url.origin() == self.registry.origin()
     }
 
-    /// Returns true if the registry may redirect to this URL. The URL must use TLS or lead to this machine. A registry
-    /// on another machine must not redirect to this machine, and no registry may redirect to a cloud's metadata server.
-    /// Over TLS, a registry may always redirect to itself, since the operator chose its address. [`Lookup`] checks the
-    /// addresses to which a name resolves.
+    /// Returns true if the registry may redirect to this URL, which must not contain a user name or a password:
+    /// - A registry may redirect over TLS to itself, because the operator chose the registry's address.
+    /// - A registry may redirect over TLS to other machines, but not to special addresses such as a cloud's metadata
+    ///   server.
+    /// - A registry on this machine may redirect to this machine, with or without TLS.
+    ///
+    /// [`Lookup`] checks the addresses to which a name resolves.
     pub fn may_redirect_to(&self, url: &Url) -> bool {
         let from_here = stays_here(&self.registry);
         let has_user = !url.username().is_empty() || url.password().is_some();
@@ -128,7 +131,7 @@ pub async fn send(request: RequestBuilder) -> Result<Response, AskError> {
     request.send().await.map_err(AskError::unreachable)
 }
 
-/// Reads a response body of at most `most` bytes, even if the response declares a different length.
+/// Reads a response body. Fails if the body is longer than `most` bytes, whatever length the response declares.
 pub async fn content(response: Response, what: &'static str, most: usize) -> Result<Bytes, AskError> {
     let response = successful(response).await?;
     match read(response, most).await? {
@@ -142,14 +145,15 @@ pub async fn successful(response: Response) -> Result<Response, AskError> {
     match response.status() {
         StatusCode::OK => Ok(response),
         status => {
-            // Even an incomplete error body is helpful. If it cannot be read at all, report only the status.
+            // The start of a long error body is enough for a message. If reading the body fails, report only the
+            // status.
             let complaint = read(response, COMPLAINT).await.unwrap_or_default().0;
             Err(AskError::Status(status, complaint))
         }
     }
 }
 
-/// Reads at most `most` bytes of a body. Also returns whether these bytes are the complete body.
+/// Reads at most `most` bytes of a body. Also returns true if these bytes are the complete body.
 pub async fn read(mut response: Response, most: usize) -> Result<(Bytes, bool), AskError> {
     let mut bytes = Vec::new();
     while let Some(part) = response.chunk().await.map_err(AskError::unreachable)? {
@@ -211,7 +215,7 @@ impl Resolve for Lookup {
     }
 }
 
-/// Keeps only the addresses of `name` that a request may be sent to.
+/// Keeps only the addresses of `name` to which a request may be sent.
 fn within_reach(trusted: &BTreeSet<String>, name: &str, found: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
     if trusted.contains(&name.to_ascii_lowercase()) {
         return Ok(found);
@@ -238,8 +242,8 @@ pub fn cause(error: &(dyn Error + 'static)) -> String {
     cause.to_string()
 }
 
-/// Configures TLS with the system's certificate authorities. If TLS is optional, it is not an error if the system has
-/// none.
+/// Configures TLS with the system's certificate authorities. Fails if the system has no authorities, unless TLS is
+/// optional.
 fn tls(is_optional: bool) -> Result<ClientConfig, String> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();

@@ -1,4 +1,4 @@
-//! Readers of registries' responses and of credential files, for [`crate::untrusted`].
+//! Readers of registries' responses and of credential files, used by fuzz tests through [`crate::untrusted`].
 
 use reqwest::header::{HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 

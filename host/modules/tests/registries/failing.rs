@@ -89,8 +89,8 @@ async fn pull_is_retried_when_the_module_is_cut_off() {
 
 #[tokio::test]
 async fn endless_response_is_not_read_to_the_end() {
-    // Upper limit on data in transit: bytes that the server has sent, but that the client has not read from the
-    // connection's buffers.
+    // Upper limit on the bytes that the server has sent, but that the client has not read from the connection's
+    // buffers.
     const UNDER_WAY: u64 = 32 << 20;
     let filler = "x".repeat(64 << 10);
     let head = |head: &str| format!("HTTP/1.1 {head}\r\n\r\n");
@@ -134,7 +134,7 @@ async fn redirect_to_another_server_is_allowed_for_modules_only() {
     for (what, place, good) in [
         ("/blobs/", format!("http://{elsewhere}/blobs/first"), true),
         ("/manifests/", format!("http://{elsewhere}/manifests/1"), false),
-        // The next two addresses also lead to this machine, although they are not loopback addresses.
+        // The next two addresses also lead to this machine, but not in a form for which plain HTTP is allowed.
         ("/blobs/", format!("http://{}/blobs/first", elsewhere.replace("127.0.0.1", "0.0.0.0")), false),
         ("/blobs/", format!("http://{}/blobs/first", elsewhere.replace("127.0.0.1", "[::ffff:127.0.0.1]")), false),
         ("/blobs/", format!("http://ali:sesame@{elsewhere}/blobs/first"), false),

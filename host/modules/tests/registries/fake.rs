@@ -55,7 +55,7 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// The number of bytes sent. `None` until the client has hung up.
+    /// Returns the number of bytes sent, or `None` if the client has not hung up yet.
     pub fn over(&self) -> Option<u64> {
         self.is_over.load(Ordering::Acquire).then(|| self.sent.load(Ordering::Acquire))
     }
@@ -96,7 +96,7 @@ pub async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: &(im
     }
 }
 
-/// Serves each connection in a task of its own. Returns the address.
+/// Starts a server that handles each connection in a separate task. Returns the server's address.
 pub async fn listen<S>(serve: impl Fn(TcpStream) -> S + Send + Sync + 'static) -> String
 where
     S: Future<Output = ()> + Send,

@@ -1,5 +1,5 @@
-//! Tests of registries on other machines, over TLS. All requests go through a proxy that the test runs, so the other
-//! machines do not exist.
+//! Tests of registries on other machines, over TLS. All requests go through a proxy in the test, which plays the other
+//! machines.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

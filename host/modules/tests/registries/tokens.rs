@@ -159,7 +159,7 @@ async fn endless_token_is_not_read_to_the_end() {
 async fn token_is_not_requested_from_a_forbidden_address() {
     let (elsewhere, asked) = noted(|_| Some(answer("200 OK", "", r#"{"token": "t0ken"}"#))).await;
     for realm in [
-        // The next two addresses also lead to this machine, although they are not loopback addresses.
+        // The next two addresses also lead to this machine, but not in a form for which plain HTTP is allowed.
         format!("http://{}/token", elsewhere.replace("127.0.0.1", "0.0.0.0")),
         format!("http://{}/token", elsewhere.replace("127.0.0.1", "[::ffff:127.0.0.1]")),
         format!("http://ali:sesame@{elsewhere}/token"),

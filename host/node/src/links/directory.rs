@@ -15,8 +15,7 @@ use super::wire::PeerQuery;
 
 /// Minimum interval between two reads of one node's announcement.
 const READ_NODE_EVERY: Duration = Duration::from_secs(10);
-/// Time for which a cached announcement is valid for its incarnation. Limits how long a false announcement can have an
-/// effect.
+/// Time for which a cached announcement is valid. Limits how long a false announcement can have an effect.
 const VALID_FOR: Duration = Duration::from_secs(60);
 /// Minimum interval between any two reads, even of different nodes.
 const READ_ANY_EVERY: Duration = Duration::from_secs(1);
@@ -25,7 +24,8 @@ const READ_WITHIN: Duration = Duration::from_secs(2);
 const MAX_READINGS: usize = 1024;
 const MAX_ADDRESSES: usize = 4;
 
-/// Cache of announcements. Leaders and callers have separate caches, so that callers cannot delay lookups of leaders.
+/// Cache of announcements. Leaders and callers (peers that connect to this host) have separate caches, so that callers
+/// cannot delay lookups of leaders.
 pub(super) struct Directory {
     store: Arc<dyn ObjectStore>,
     readings: Mutex<BTreeMap<(String, String), Reading>>,
@@ -159,8 +159,8 @@ mod tests {
         for nobody in [asks("job", "web-1", "b1"), asks("job", "web-2", "a2"), asks("job", "web-3", "a3")] {
             assert_eq!(directory.addresses(&nobody).await, Ok(None), "{nobody:?}");
         }
-        // The node restarts, and writes a new announcement. The directory has read this node's announcement less than
-        // 10 s ago, so it does not read it again yet.
+        // The node restarts, and writes a new announcement. The directory has read the previous announcement less than
+        // 10 s ago, so it does not read the new one yet.
         announce(&store, "job", "web-1", "b1", Some(peer)).await;
         assert_eq!(directory.addresses(&asks("job", "web-1", "b1")).await, Ok(None));
         assert_eq!(directory.addresses(&asks("job", "web-1", "a1")).await, Ok(found));

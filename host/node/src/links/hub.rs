@@ -1,10 +1,10 @@
-//! The hub: one loop that decides which peers are linked, what is sent to them, and which hints an election receives.
+//! The hub is one loop that decides which peers are linked, what is sent to them, and which hints an election receives.
 //!
-//! A peer on this machine runs as the same user. A peer on another machine has proved that it has the key of a
-//! certificate that a node of the election has announced. All peers are untrusted. Limits apply to each peer and to all
-//! peers together: the number of connections, the time until the hello, the length and rate of lines, and the number of
-//! unread lines. The hub disconnects a peer that exceeds a limit. Each link has a task that reads and writes (`link`);
-//! the hub makes all decisions.
+//! A peer on this machine runs as the same user. A peer on another machine has presented a certificate that a node of
+//! the election has announced, and has proved that it has the certificate's key. All peers are untrusted. Limits apply
+//! to each peer and to all peers together: the number of connections, the time until the hello, the length and rate of
+//! lines, and the number of unread lines. The hub disconnects a peer that exceeds a limit. Each link has a task that
+//! reads and writes (`link`); the hub makes all decisions.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -30,8 +30,8 @@ use super::wire::{Candidacy, Leader, LeaderMessage, PeerMessage, PeerQuery, enco
 use super::{LinkSettings, Order, OrderKind};
 use crate::telemetry::{ElectionTracker, Event as LogEvent, Log};
 
-/// Maximum number of strangers over local sockets. The same maximum applies separately to strangers over the network. A
-/// stranger is a peer that has connected but has not sent its hello yet.
+/// Maximum number of strangers on each transport (local sockets, network). A stranger is a peer that has connected but
+/// has not sent its hello yet.
 const MAX_STRANGERS: usize = 64;
 /// Minimum interval between accepted connections.
 const ACCEPT_EVERY: Duration = Duration::from_millis(2);
@@ -45,15 +45,15 @@ const MESSAGES: (u32, Duration) = (512, Duration::from_millis(1));
 const ENDING_TASKS: usize = 64;
 /// Lifetime after which a link counts as a success, and the backoff is reset.
 const SUCCESS_AFTER: Duration = Duration::from_secs(10);
-/// Consecutive dial failures before the first log line. A leader rejects a new node until it has read the node's
-/// announcement. With the backoff, this many failures take longer than that.
+/// Consecutive dial failures before the first log line. A leader rejects a new node until the leader has read the
+/// node's announcement. With the backoff, this many failures take longer than that read.
 const LOG_AFTER: u32 = 8;
-/// Number of unread lines at which the hub disconnects a peer.
+/// Maximum number of lines that are queued for a peer. If the queue is full, the hub disconnects the peer.
 const LINE_QUEUE: usize = 16;
 /// Number of events, from all links together, that may be queued for the hub.
 const EVENT_QUEUE: usize = 256;
-/// Minimum interval between two `Look` messages for an election. A message that arrives sooner is delayed rather than
-/// dropped, because it may report a later write.
+/// Minimum interval between two `Look` messages (reports of a change in the store) for an election. A message that
+/// arrives sooner is delayed, not dropped, because it may report a later write.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Time that peers have at shutdown to read the remaining lines.
 const FLUSH_WITHIN: Duration = Duration::from_millis(200);
@@ -62,7 +62,7 @@ const REDIAL_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Durati
 /// Maximum length of the reason in an error about an unreachable leader, in characters.
 const MAX_REASON: usize = 200;
 
-/// The sinks for an election's hints. They outlive a hub that panics.
+/// The sinks for an election's hints. The sinks outlive a hub that panics.
 pub(super) struct ElectionSinks {
     pub(super) hints: mpsc::Sender<Hint>,
     pub(super) listened: tokio::sync::watch::Sender<bool>,
@@ -127,7 +127,7 @@ impl ElectionSinks {
     }
 }
 
-/// The state of the hub. See the module documentation.
+/// The state of the hub.
 pub(super) struct Hub<'a> {
     node: String,
     incarnation: String,
@@ -136,7 +136,6 @@ pub(super) struct Hub<'a> {
     folder: Option<Arc<SocketFolder>>,
     /// `None` if links to other machines are disabled.
     network: Option<Arc<Network>>,
-    /// Maximum number of links.
     max_links: usize,
     /// The links, each with its task's queue. A task ends once its queue is dropped.
     links: BTreeMap<u64, Link>,
@@ -193,7 +192,7 @@ impl<'a> Hub<'a> {
     ) -> (Self, mpsc::Receiver<(u64, Event)>) {
         let (events, queued) = mpsc::channel(EVENT_QUEUE);
         let elections = sinks.iter_mut().map(|(election, sinks)| {
-            // Hints sent before this hub was listening were lost, so read the election's objects now.
+            // Hints that peers sent before this hub was listening are lost, so have the election's objects read now.
             sinks.look();
             let election_state = Election {
                 sinks,
@@ -273,7 +272,8 @@ impl<'a> Hub<'a> {
                     next_accept = Instant::now() + ACCEPT_EVERY;
                     match accepted {
                         Ok((stream, _)) => self.accept_local(stream),
-                        // This happens, for example, if no file descriptors are left.
+                        // Accepting fails, for example, if no file descriptors are left. Wait longer before the next
+                        // attempt.
                         Err(_) => next_accept += HELLO_WITHIN,
                     }
                 }
@@ -517,8 +517,8 @@ impl<'a> Hub<'a> {
         let mut messages = vec![hello];
         if let Some(node) = node {
             if known.listeners.count() == 0 {
-                // The supervisor reports no renewals while it has no listeners, so the stored renewal is outdated. The
-                // supervisor reports a current one once it knows about this listener.
+                // The supervisor reports no renewals while no node listens, so the stored renewal is outdated. The
+                // supervisor reports a current renewal once it knows about this listener.
                 known.last_renewal = None;
             }
             known.listeners.add(link, node);
@@ -599,7 +599,7 @@ mod tests {
         timeout(Duration::ZERO, reader.reason(Instant::now())).await.is_ok()
     }
 
-    /// An operator's command is a peer of this kind: it sends `Look` and disconnects immediately.
+    /// An operator's command behaves like this peer: it sends `Look` and disconnects immediately.
     #[tokio::test]
     async fn hint_is_delivered_when_peer_disconnects_before_hello() {
         let notifier = ChangeNotifier::default();
@@ -618,7 +618,7 @@ mod tests {
         assert!(is_notified(&mut reader).await);
     }
 
-    /// The last `Look` must not be lost, because it may be about the last write.
+    /// The last `Look` must not be lost, because it may report the last write.
     #[tokio::test]
     async fn last_of_many_looks_is_forwarded_after_the_interval() {
         let notifier = ChangeNotifier::default();

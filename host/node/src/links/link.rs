@@ -17,8 +17,8 @@ pub(super) const HELLO_WITHIN: Duration = Duration::from_secs(1);
 const LINES: (u32, Duration) = (50, Duration::from_millis(50));
 /// Timeout for sending a line to a peer.
 const TAKEN_WITHIN: Duration = Duration::from_secs(1);
-/// Timeout for looking up a peer. A hello from another machine is answered only after this lookup, so this is also the
-/// timeout for that answer.
+/// Timeout for looking up a peer. The called host answers a hello only after this lookup, so the caller waits for the
+/// answer with the same timeout.
 pub(super) const LOOKED_UP_WITHIN: Duration = Duration::from_secs(10);
 
 /// An event on a link, sent to the hub.
@@ -27,9 +27,9 @@ pub(super) enum Event {
     Message(PeerMessage),
     /// The link has ended. Holds the reason, if it should be logged.
     Ended(Option<String>),
-    /// It is time to dial the leader of this election again.
+    /// The next attempt to dial this election's leader is due.
     Dial(String),
-    /// It is time to report that this election's objects should be read.
+    /// A delayed `Look` for this election is due.
     Look(String),
 }
 

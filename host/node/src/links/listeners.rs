@@ -41,8 +41,8 @@ impl Listeners {
         self.0.len()
     }
 
-    /// Ranks the listeners. The target of a transfer comes first, and nodes that already lead their share of elections
-    /// come last. Otherwise, a higher priority comes first. A node that is not ready to lead has no place.
+    /// Ranks the listeners. The target of a transfer comes first, and nodes that have reached `--max-leaderships` come
+    /// last. Otherwise, a higher priority comes first. A node that is not ready to lead has no place.
     pub(super) fn places(&self, to: Option<&str>) -> BTreeMap<u64, Option<u32>> {
         let mut ready: Vec<_> = self.0.iter().filter(|(_, listener)| listener.candidacy.ready).collect();
         ready.sort_by_key(|(_, Listener { node, candidacy, tie_breaker })| {

@@ -5,7 +5,7 @@
 //! works without hints. For each election, a standby connects to the socket of the host that the lease record names
 //! (`DIR/links/INCARNATION`). The leader's host reports its renewals and the release of the lease. The standby reports
 //! whether it could acquire the lease. If either host finds a change in the store that all nodes should read, it
-//! notifies the other. If `--peer` is set, hosts on different machines exchange the same messages over TLS, and
+//! notifies the other host. If `--peer` is set, hosts on different machines exchange the same messages over TLS, and
 //! authenticate each other by the announced certificates.
 //!
 //! One thread of the host runs all links. Its `hub` decides which peers are linked and what is sent to them. The
@@ -51,8 +51,8 @@ const FOLDER: &str = "links";
 /// Maximum number of concurrent links of a host, over all elections.
 pub const MAX_LINKS: usize = 1024;
 
-/// Returns the folder that contains the sockets of a store's hosts. Only a store that is itself a folder on this
-/// machine has such a folder.
+/// Returns the folder that contains the sockets of a store's hosts. Returns `None` if the store is not a folder on this
+/// machine.
 #[must_use]
 pub fn folder(store: &StoreUrl) -> Option<PathBuf> {
     match store {
@@ -121,7 +121,7 @@ impl LinkHandle {
         let Some(channels) = &mut self.0 else { return };
         let message = match word {
             Word::Leads { term, renewed } => LeaderMessage::leads(*term, now.since(*renewed)),
-            // The node name comes from the store and may be invalid. No node can have an invalid name, so drop it.
+            // The node name comes from the store and may be invalid. No node has an invalid name, so drop the name.
             Word::GivesUp => LeaderMessage::GivesUp { to: to.filter(|to| NodeId::new(to).is_ok()).map(str::to_owned) },
         };
         channels.last_renewal = matches!(word, Word::Leads { .. }).then(|| (message.clone(), Instant::now()));
@@ -148,7 +148,7 @@ impl LinkHandle {
         // If there is a leader, another node has acquired the lease that was given up.
         *gives_up &= leader.is_none();
         let leader = leader.map(|(incarnation, node)| Leader { incarnation: incarnation.to_owned(), node });
-        // The record may contain names of any length.
+        // The lease record may contain names of any length.
         let leader = leader.filter(Leader::is_within_bounds);
         settings.send_if_modified(|settings| {
             let now = LinkSettings { leader, candidacy };
@@ -158,8 +158,7 @@ impl LinkHandle {
         });
     }
 
-    /// Waits for the next hint. While waiting, reports the last renewal to each node that starts to listen.
-    /// Cancel-safe.
+    /// Waits for the next hint. If a node starts to listen while none did, reports the last renewal. Cancel-safe.
     pub async fn hints(&mut self) -> Hint {
         let Some(LinkChannels { messages, hints, listened, last_renewal, .. }) = &mut self.0 else {
             return std::future::pending().await;
@@ -214,7 +213,7 @@ mod tests {
     use super::*;
     use crate::telemetry::Format;
 
-    /// A message with such a name would be so long that a peer would reject it.
+    /// A peer rejects a message that is too long or contains an invalid name.
     #[test]
     fn names_that_no_node_can_have_are_not_forwarded() {
         let (mut line, mut endpoint) = test_line();
@@ -232,7 +231,7 @@ mod tests {
         }
     }
 
-    /// While no node listens, messages are held back: they would wake the links thread for nothing.
+    /// While no node listens, the handle sends no messages, because they would wake the links thread for nothing.
     #[tokio::test]
     async fn last_renewal_is_sent_once_a_node_begins_to_listen() {
         let (mut line, mut endpoint) = test_line();

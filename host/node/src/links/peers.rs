@@ -1,5 +1,5 @@
-//! Links with hosts on other machines: TCP and TLS with the announced certificates, carrying the same messages as a
-//! local socket.
+//! Links with hosts on other machines. They use TLS with the announced certificates, and carry the same messages as
+//! local sockets.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::wire::PeerQuery;
 
 const CONNECTED_WITHIN: Duration = Duration::from_secs(2);
 
-/// The identity, listener and lookups for links with other machines.
+/// The identity, TLS acceptor and caches of announcements for links with other machines.
 pub(super) struct Network {
     identity: Identity,
     acceptor: TlsAcceptor,

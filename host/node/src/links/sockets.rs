@@ -1,5 +1,5 @@
-//! The sockets on which the hosts of one machine listen. Each is named after its host's incarnation, in a subfolder of
-//! the store's folder.
+//! The sockets on which the hosts of one machine listen. They are in a subfolder of the store's folder. Each socket is
+//! named after its host's incarnation.
 
 use std::fs::{DirBuilder, DirEntry};
 use std::io;
@@ -80,7 +80,7 @@ fn listen(folder: &Path, incarnation: &str) -> io::Result<UnixListener> {
 /// Creates and opens the folder, removes the sockets of dead hosts, and listens. Blocks.
 ///
 /// # Errors
-/// As for [`SocketFolder::make`] and [`listen`].
+/// The errors of [`SocketFolder::make`] and [`listen`].
 pub(super) fn listen_in(folder: &Path, incarnation: &str) -> io::Result<(SocketFolder, UnixListener)> {
     let folder = SocketFolder::make(folder)?;
     tidy_up(&folder.path());

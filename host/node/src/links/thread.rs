@@ -1,5 +1,5 @@
-//! The links thread: it runs the hub, and restarts it after a failure. No thread that renews leases, kills instances or
-//! gates effects waits for it.
+//! The links thread runs the hub, and restarts the hub after a failure. No thread that renews leases, kills instances
+//! or gates effects waits for the links thread.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -164,7 +164,7 @@ async fn keep_linked(links: Links, log: &Log) {
     let mut logged = None;
     loop {
         let began = Instant::now();
-        // If the hub fails, its state is dropped with it, and the sinks are reset.
+        // Catching panics here is safe: a panic drops the hub with its state, and the sinks are reset below.
         let ended = AssertUnwindSafe(config.link(&settings, &mut queue, &mut sinks)).catch_unwind().await;
         let why = match ended {
             Ok(Ok(())) => return,

@@ -1,6 +1,6 @@
 //! Mutual authentication of hosts on different machines. Each run of a host has a new key and a self-signed
-//! certificate. A node announces its certificate's fingerprint in the store. Nothing else in the certificate is
-//! checked: no name, date or authority.
+//! certificate. A node announces its certificate's fingerprint in the store. Hosts check nothing else in a certificate:
+//! no name, date or authority.
 //!
 //! A client expects one specific certificate. A server accepts any certificate. The server's host then checks that the
 //! node named in the client's hello has announced that certificate. Each side must prove that it has its certificate's
@@ -69,7 +69,7 @@ impl Identity {
         PrivateKeyDer::from(PrivatePkcs8KeyDer::from(self.key.clone()))
     }
 
-    /// Returns an acceptor that accepts any client certificate, provided that the client has its key.
+    /// Returns an acceptor that accepts any client certificate, provided that the client has the certificate's key.
     ///
     /// # Errors
     /// If the certificate and the key do not match.
@@ -101,7 +101,7 @@ impl Identity {
     }
 }
 
-/// Completes the handshake with a client, and returns the fingerprint of its certificate. At that point, the client has
+/// Completes the handshake with a client, and returns the fingerprint of the client's certificate. The client has then
 /// proved that it has the certificate's key.
 ///
 /// # Errors
@@ -285,8 +285,8 @@ mod tests {
         assert_eq!(meet(called.acceptor().unwrap(), Arc::new(nobody).into()).await, (None, false));
     }
 
-    /// The thief presents the certificate of another node, which is public. It has only its own key, not that of the
-    /// other node.
+    /// The thief presents the certificate of another node, which is public. The thief has only its own key, and not the
+    /// other node's key.
     #[tokio::test]
     async fn stolen_certificate_is_refused_without_its_key() {
         let [called, caller, thief] = [(); 3].map(|()| Identity::make().unwrap());

@@ -1,4 +1,4 @@
-//! Messages on a link. Each is a line of JSON of at most [`LONGEST`] bytes.
+//! Messages on a link. Each message is a line of JSON of at most [`LONGEST`] bytes.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ pub const READER: Reader = Reader {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum PeerMessage {
-    /// The first message from each side. A local command sends it without an incarnation, and may then send `Look`.
+    /// The first message from each side. A local command omits `node` and `incarnation`, and may then send `Look`.
     Hello {
         election: String,
         /// The receiver's incarnation.
@@ -68,7 +68,7 @@ pub struct Candidacy {
     pub ready: bool,
     /// The node's `--priority`: a node with a higher priority acquires a free lease earlier.
     pub priority: u8,
-    /// True if the node already leads its share of elections.
+    /// True if the node already leads `--max-leaderships` other elections.
     pub at_leadership_limit: bool,
 }
 
@@ -191,8 +191,8 @@ pub(super) fn encode(message: &impl Serialize) -> Vec<u8> {
     line
 }
 
-/// Returns true if `text` has the form of an incarnation. A string of this form is safe as a file name: it cannot lead
-/// out of its folder.
+/// Returns true if `text` has the form of an incarnation. Such a text is safe as a file name, because it contains only
+/// lower-case letters and digits.
 pub(super) fn is_incarnation(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase())
 }

@@ -152,8 +152,8 @@ mod tests {
         assert_eq!(of(event("Freeze", "Started", &["a"])), Some(false), "the event has begun");
         for (status, shown) in [("Started", "Started"), ("Over", "Scheduled"), ("Acknowledged", "Scheduled")] {
             let planned = document(serde_json::json!([event("Freeze", status, &["a"])]));
-            // The document may say that an event was acknowledged, or is over. Only this node decides that, so it shows
-            // the event as scheduled.
+            // The document may contain other statuses, such as `Acknowledged`. The node logs these as `Scheduled`,
+            // because other code logs acknowledgements and the end of an event.
             assert!(matches!(planned.of("a")[0].to_event(), Event::Maintenance { status, .. } if status == shown));
         }
         assert_eq!(of(event("Freeze", "Scheduled", &["a", "b"])), Some(false), "b may not have stepped down");

@@ -1,9 +1,9 @@
 //! Steps down before Azure freezes, reboots, redeploys, preempts or terminates this machine.
 //!
-//! Azure announces such events through its metadata service (Scheduled Events). While an event is pending, this node is
-//! ineligible in all elections. It steps down, and then acknowledges the event, so that Azure need not wait. Baton's
-//! guarantees do not depend on this: if a leader is frozen without an announcement, it finds out when it resumes that
-//! its term is over.
+//! Azure announces these events through its metadata service (Scheduled Events). While an event is pending, this node
+//! is ineligible in all elections. The node steps down, and then acknowledges the event, so that Azure need not wait.
+//! Baton's promises do not depend on these steps: after a freeze without an announcement, a leader finds that its term
+//! is over.
 
 mod document;
 mod endpoint;
@@ -109,7 +109,7 @@ pub struct Maintenance {
 }
 
 impl Maintenance {
-    /// Watches until the future is dropped.
+    /// Polls for planned events until the future is dropped.
     pub async fn watch(self) {
         // A Kubernetes node also runs other workloads, and this host must not acknowledge an event on their behalf.
         let may_acknowledge = std::env::var_os(IN_POD).is_none();
@@ -261,7 +261,8 @@ mod tests {
     use crate::node::NodeId;
     use crate::telemetry::{Format, Style};
 
-    /// Refuses the acknowledgment of event A, as a firewall that blocks POST would do.
+    /// Refuses the acknowledgement of event A, as a firewall that blocks POST would do. Accepts all other
+    /// acknowledgements.
     async fn refuse_event_a(listener: TcpListener) {
         while let Ok((mut stream, _)) = listener.accept().await {
             let (mut request, mut piece) = (Vec::new(), [0; 4096]);

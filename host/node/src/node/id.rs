@@ -1,6 +1,6 @@
 //! The node id of this host. It appears in logs, in output for operators, and in the lease record.
 //!
-//! Baton's guarantees do not require unique node ids, because each start of a host has its own incarnation. Without
+//! Baton's promises do not require unique node ids, because each start of a host has its own incarnation. Without
 //! `--node`, a host's id consists of the machine's name and the number of the first free **slot** on the machine
 //! (`web-3-0`). The host keeps the slot's file locked while its process lives. Hosts on one machine therefore have
 //! different ids, and a restarted host can get its old id again.
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// Maximum number of slots on a machine. A machine with more hosts than this is probably misconfigured.
+/// Maximum number of slots on a machine. A machine with more hosts is probably misconfigured.
 const SLOTS: u32 = 1024;
 
 /// A node's id: 1 to 128 printable ASCII characters without spaces, so that it is valid in an HTTP header.
@@ -61,7 +61,8 @@ pub enum NodeChoice {
 }
 
 impl NodeChoice {
-    /// Chooses the first free slot, with lock files in `folder`. Does not access `folder` yet.
+    /// Selects the first free slot as the source of the id, with lock files in `folder`. [`NodeChoice::claim`] finds
+    /// the slot.
     ///
     /// # Errors
     /// [`NodeError::Invalid`] if the machine's name cannot be part of an id.
@@ -75,10 +76,10 @@ impl NodeChoice {
         Ok(Self::Slot { machine: name, folder: folder.to_path_buf() })
     }
 
-    /// Determines the id. If the id comes from a slot, also locks the slot. Waits for nothing but the file system.
+    /// Determines the id. If the id comes from a slot, also locks the slot. May wait for the file system.
     ///
     /// # Errors
-    /// [`NodeError`] if no slot is available.
+    /// [`NodeError`] if no slot is free, or if the lock files cannot be used.
     pub fn claim(&self) -> Result<ClaimedId, NodeError> {
         match self {
             Self::Given(id) => Ok(ClaimedId { id: id.clone(), _slot: None }),

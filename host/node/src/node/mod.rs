@@ -1,5 +1,5 @@
-//! A node: the code that takes part in elections, whichever process it runs in. The module `id` determines the node's
-//! id.
+//! A node: the code that takes part in elections, in a host's process or in a test. The module `id` determines the
+//! node's id.
 //!
 //! A host is one node. Tests run several nodes in one process, over one store, with a clock that the tests advance.
 
@@ -52,8 +52,8 @@ pub struct NodeConfig {
     pub properties: NodeProperties,
     /// The host's links, to which no election has been added yet.
     pub links: Links,
-    /// Maximum number of elections that the node leads at the same time. The node exceeds it only if no other node can
-    /// lead an election.
+    /// Maximum number of elections that the node leads at the same time. The node exceeds this number only if no other
+    /// node can lead an election.
     pub max_leaderships: Option<usize>,
     /// The elections.
     pub elections: Vec<ElectionConfig>,
@@ -111,7 +111,7 @@ pub struct Node {
     /// Tasks that never end by themselves: steering watches and preemptions.
     watches: JoinSet<()>,
     links: Option<LinksThread>,
-    /// Historians end once this is dropped.
+    /// Historians end once this sender is dropped.
     serving: watch::Sender<()>,
     log: Log,
 }
@@ -163,7 +163,7 @@ impl Node {
     fn contend(&mut self, host: &Host, links: &mut Links, config: ElectionConfig) {
         let Host { itself, stores, clock, properties, quota, .. } = host;
         let settings = host.settings(&config);
-        // A node with the highest priority never needs to preempt.
+        // A node with the highest priority never hands over, because no other node's priority is higher.
         if config.preempt && config.priority < HIGHEST_PRIORITY {
             self.watches.spawn(host.preemption(&config).watch());
         }
@@ -264,7 +264,8 @@ impl Node {
         while let Some(ended) = self.followers.join_next().await {
             report_failed_follower(ended, &self.log);
         }
-        // If an announcer fails, its announcement stays in the store, but its age will show that the node has exited.
+        // If an announcer fails, its announcement stays in the store, but the announcement's age will show that the
+        // node has exited.
         while let Some(ended) = self.announcers.join_next().await {
             report_failed_announcer(ended, &self.log);
         }

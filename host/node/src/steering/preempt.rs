@@ -1,9 +1,10 @@
 //! `--preempt`: a leader with this flag hands over to a node with a higher priority.
 //!
 //! While the node leads, it checks for such a node every few seconds, through its own handle to the store, and requests
-//! a transfer as an operator would. No guarantee depends on this: if the other node does not acquire the lease soon,
-//! this node continues to lead. Two nodes cannot pass the lease back and forth rapidly: it moves only to a node with a
-//! higher priority, and each time the lease comes back, this node waits twice as long before the next hand-off.
+//! a transfer as an operator would. None of Baton's promises depends on a hand-off: if the other node does not acquire
+//! the lease soon, this node continues to lead. Two nodes cannot pass the lease back and forth rapidly. The lease moves
+//! only to a node with a higher priority, and each time it comes back, this node waits twice as long before the next
+//! hand-off.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -28,12 +29,12 @@ const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(
 /// Additional time to wait for the outcome of a transfer, after the maximum duration of the transfer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Interval between a host's hand-offs. It gives the new leader time to announce whether it has reached its leadership
-/// limit.
+/// Interval between a host's hand-offs. In this interval, the new leader can announce that it has reached its
+/// leadership limit.
 const HAND_OVER_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Wait after a hand-off: initial and maximum. Each further hand-off doubles the wait. It is reset once no hand-off
-/// has happened for the maximum time.
+/// Wait after a hand-off: initial and maximum. Each further hand-off doubles the wait. If no hand-off happens for the
+/// maximum time after a wait, the next wait is the initial one.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(60 * 60));
 
 /// Serializes a host's hand-offs. All clones belong to the same host.
@@ -56,7 +57,7 @@ pub struct Preemption {
     pub tracker: Arc<ElectionTracker>,
     /// The host's clock.
     pub clock: Clock,
-    /// The hand-offs of this host.
+    /// The lock that serializes this host's hand-offs.
     pub hand_overs: HandOvers,
 }
 
@@ -120,8 +121,8 @@ struct Leading<'a> {
 }
 
 impl Leading<'_> {
-    /// Finds the best node to hand over to. Such a node has a higher priority than the leader, and could acquire the
-    /// lease at once. If there are several, chooses one with the highest priority.
+    /// Finds the best node to hand over to. Candidates have a higher priority than the leader, and could acquire the
+    /// lease at once. Prefers any candidate to `asked_last`, and then the highest priority.
     fn heir<'a>(
         &self,
         steering: &Steering,
@@ -194,7 +195,7 @@ mod tests {
         Digest::of(b"one")
     }
 
-    /// Returns the announcement of a node that could lead, and that has not read any commands.
+    /// Returns the announcement of a node that could lead. The node has confirmed that there are no commands.
     fn announcement(node: &str, priority: u8) -> Announcement {
         Announcement {
             version: "0.1.0".to_owned(),

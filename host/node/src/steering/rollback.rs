@@ -11,7 +11,7 @@ use tokio::time::timeout;
 /// Timeout for the whole rollback.
 const RESPONSE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Makes a version the current one. Without `to`, chooses the newest other version that is not rejected.
+/// Makes the version `to` current. If `to` is `None`, chooses the newest other version that is not rejected.
 ///
 /// # Errors
 /// [`RollbackError`](baton_modules::RollbackError) if there is no such version, or the store's error.

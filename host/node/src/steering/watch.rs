@@ -63,7 +63,7 @@ struct Reader {
 pub struct SteeringState {
     /// The version of the steering object in the last read.
     version: SteeringVersion,
-    /// The mark of the steering object in the last read. `None` before the first read.
+    /// The mark that identifies the commands in the last read. `None` before the first read.
     mark: Option<String>,
     suspended: Option<CommandOrigin>,
     request: Option<String>,
@@ -87,7 +87,7 @@ pub fn longest_transfer(timing: &Timing) -> Duration {
 pub const TAKEN_WITHIN: Duration = LAST_LINES.saturating_add(LONGEST_POLL.saturating_mul(3));
 
 impl Default for SteeringState {
-    /// Nothing has been read yet.
+    /// Returns the state before the first read.
     fn default() -> Self {
         Self {
             version: SteeringVersion::Unread,
@@ -141,7 +141,7 @@ impl SteeringState {
         orders.into_iter().flatten().find(|order| order.id == ineligibility.id)
     }
 
-    /// Returns the mark of the steering object in the last read. Returns `None` before the first read.
+    /// Returns the mark that identifies the commands in the last read. Returns `None` before the first read.
     #[must_use]
     pub fn mark(&self) -> Option<&str> {
         self.mark.as_deref()
@@ -176,7 +176,7 @@ impl NodeIncarnation {
 }
 
 impl SteeringWatch {
-    /// Creates the watch. Nothing has been read yet.
+    /// Creates the watch. Does not read anything yet.
     pub fn new(
         election: ElectionName,
         (itself, timing): (NodeIncarnation, Timing),

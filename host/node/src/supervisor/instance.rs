@@ -34,7 +34,7 @@ impl Serving {
 
 impl Run {
     pub(super) fn start(&mut self, term: Term, version: &ModuleVersion, deadline: Time, abort_at: Time) {
-        // The elector knows only versions in this list, and each version is identified by its digest.
+        // The elector knows only versions in `ready_modules`, and each version is identified by its digest.
         let Some(PreparedVersion { module, .. }) = self.ready_modules.get(&version.digest) else {
             self.abort(&format!("cannot start module {}: it is not loaded, which is a bug in Baton", version.digest))
         };

@@ -1,16 +1,17 @@
 //! The supervisor of one coordinator: carries out the decisions of its elector.
 //!
 //! The supervisor is the only part that knows both the lease and the instance. The only decision that it makes itself
-//! is about the host's quota. It sends requests to the store concurrently, each with a timeout, and starts, stops and
-//! kills the instance. Every result goes back to the elector as an input. The supervisor runs on the control runtime,
-//! on which no guest ever runs.
+//! is about the host's quota of elections to lead. It sends requests to the store concurrently, each with a timeout,
+//! and starts, stops and kills the instance. Every result goes back to the elector as an input. The supervisor runs on
+//! the control runtime, on which no coordinator ever runs.
 //!
 //! Waking a thread costs more than the work that it is woken for, especially on a small, busy machine. The supervisor
 //! therefore writes the message that starts an instance, and sends the signal that kills it, on its own thread. It
 //! wakes other threads, including the log's writer, only afterwards.
 //!
-//! An instance counts as gone only once its lines have been written or dropped. Until then, the lease is not released,
-//! and no other instance starts. Lines that are not read within 0.5 s, or before the term's deadline, are dropped.
+//! An instance counts as exited only once its lines have been written or dropped. Until then, the lease is not
+//! released, and no other instance starts. Lines that are not written within 0.5 s, or before the term's deadline, are
+//! dropped.
 
 mod instance;
 mod output;
@@ -48,8 +49,8 @@ pub use quota::LeadershipQuota;
 use ready_modules::ReadyModules;
 
 /// Maximum interval at which to read the clock while the node holds a lease but runs no instance. Timers stop while the
-/// machine sleeps, so only the clock reveals that it has slept. While an instance runs, this is not needed: after a
-/// sleep, the watchdog notifies the supervisor.
+/// machine sleeps, so only the clock reveals that the machine has slept. While an instance runs, this is not needed:
+/// after a sleep, the watchdog notifies the supervisor.
 const LONGEST_WAIT_UNWATCHED: Duration = Duration::from_millis(250);
 
 /// Upper bound on the time that a successor needs to acquire a released lease after it is notified.
@@ -163,7 +164,6 @@ struct Run {
     states: watch::Receiver<SteeringState>,
     /// The operators' commands from which the eligibility was last computed.
     steering: SteeringState,
-    /// True if this node is drained for maintenance.
     is_drained: bool,
     /// The eligibility that was last passed to the elector.
     eligibility: Eligibility,
@@ -221,7 +221,7 @@ impl Run {
         }
     }
 
-    /// Publishes the node's view.
+    /// Publishes the node's view, and updates the settings of the links.
     fn publish(&mut self) {
         let now = self.config.clock.now();
         let is_done = self.elector.follows() && self.serving.is_none();
@@ -407,7 +407,7 @@ impl Run {
         }
     }
 
-    /// Updates the elector's plan.
+    /// Passes the supplied versions to the elector as its plan, and discards modules that are no longer planned.
     fn update_plan(&mut self) {
         let supply = self.config.supply.borrow_and_update().clone();
         let [module, fallback] = supply.versions();
@@ -415,8 +415,8 @@ impl Run {
         self.elector.handle(self.config.now(), Input::Plan(plan));
         let new = [supply.current, supply.fallback].into_iter().flatten();
         self.ready_modules.add(new.map(|one| (one.version().digest, one)));
-        // Before the elector adopted the new plan, it acted on the time that had passed. It may have decided to start a
-        // module from the previous plan.
+        // Before the elector adopts a new plan, it acts on the time that has passed. It may therefore have decided to
+        // start a module from the previous plan.
         self.carry_out_effects();
         // If the elector refuses a version that was rejected on this node, its previous plan stays in force.
         let Plan { module, fallback: instead } = self.elector.plan();

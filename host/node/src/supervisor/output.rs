@@ -17,14 +17,14 @@ pub(super) struct TermOutput {
     pub tracker: Arc<ElectionTracker>,
     pub term: Term,
     pub module: Digest,
-    /// The instance that this one replaces, if it ran another version.
+    /// The previous instance, if this instance replaces it with another version.
     pub replaces: Option<Replaced>,
     pub clock: Clock,
     /// The deadline by which lines must be written.
     pub lines: Deadline,
 }
 
-/// An instance that another one replaces.
+/// An instance that was stopped so that another version can start.
 pub(super) struct Replaced {
     pub module: Digest,
     /// The time at which the instance ended.

@@ -20,11 +20,11 @@ impl LeadershipQuota {
         Self { most, now: Arc::default() }
     }
 
-    /// Adds an election just before this host requests its lease. If the host already leads the maximum number of
-    /// elections, adds the election only if `insists` is set.
+    /// Adds an election just before this host requests the election's lease. If the host already leads the maximum
+    /// number of elections, adds the election only if `insists` is set.
     ///
     /// # Errors
-    /// The reason why the host does not request the lease.
+    /// Returns the reason why the host must not request the lease.
     pub(super) fn reserve(&self, election: &ElectionName, insists: bool) -> Result<(), String> {
         let mut now = self.lock();
         if let Some(most) = self.most.filter(|most| now.len() >= *most && !now.contains(election) && !insists) {

@@ -25,8 +25,8 @@ impl Run {
         }
         let (tracker, clock) = (Arc::clone(&self.config.tracker), self.config.clock.clone());
         let (steering_watch, is_recall) = (Arc::clone(&self.config.steering_watch), matches!(op, Op::Recall));
-        // These requests may give the node the lease. A term would then begin, and its instance would first read its
-        // state, so let the launcher prepare for that now.
+        // These requests may lead to a new term. The term's instance would first read its state, so let the launcher
+        // start that read now.
         let may_lead_to_a_term = matches!(op, Op::Survey | Op::Acquire { .. } | Op::Reclaim { .. });
         let launcher = may_lead_to_a_term.then(|| self.prepare_for_next_term());
         self.requests.spawn(async move {
@@ -71,7 +71,7 @@ impl Run {
         });
     }
 
-    /// Makes the launcher prepare for the next term's instance, unless the launcher is already doing so.
+    /// Makes the launcher prepare for the next term's instance.
     fn prepare_for_next_term(&self) -> Arc<dyn Launch> {
         let planned = self.elector.plan().module.as_ref().and_then(|version| self.ready_modules.get(&version.digest));
         if let Some(PreparedVersion { module, .. }) = planned {

@@ -1,4 +1,4 @@
-//! Counters of an election. They are all atomic, because the threads that update them also renew leases and kill
+//! Counters of an election. All counters are atomic, because the threads that update them also renew leases and kill
 //! instances, and must not wait for a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ macro_rules! words {
             /// All variants, in order of declaration.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// Returns the value of the label in metrics.
+            /// Returns this variant's label value in metrics.
             #[must_use]
             pub fn word(self) -> &'static str {
                 match self {
@@ -133,8 +133,8 @@ impl Serialize for Ended {
 }
 
 impl Transition {
-    /// Returns the change of leader between two views, if there is one. A new term of the same leader does not count,
-    /// and neither does the first leader that the host sees after it has started.
+    /// Returns the change of leader between two views, if there is one. A new term of the same leader does not count.
+    /// The first other leader that the node sees after its start does not count either.
     pub(super) fn between(before: &NodeView, after: &NodeView) -> Option<Self> {
         match (before.leads, after.leads) {
             (None, Some(_)) => Some(Self::Elected),
@@ -172,7 +172,7 @@ pub struct Counts {
     starts: AtomicU64,
     ends: [AtomicU64; Ended::ALL.len()],
     dropped: AtomicU64,
-    /// Durations of renewals to which the store responded.
+    /// Durations of successful renewals.
     pub renewals: Histogram,
     /// Times from the kill of an instance until its process was reaped.
     pub kills: Histogram,

@@ -10,7 +10,7 @@ use super::Ended;
 use super::shorten::Shorten;
 use LogLevel::{Error, Info, Warn};
 
-/// The stream to which a coordinator printed a line.
+/// The stream to which a coordinator wrote a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GuestStream {
@@ -22,7 +22,8 @@ pub enum GuestStream {
     Log,
 }
 
-/// A duration. In JSON, a number of seconds (in fields whose names end in `_s`); in text, a number with a unit.
+/// A duration. In JSON, the duration is a number of seconds, in a field whose name ends in `_s`. In text, the duration
+/// is a number with a unit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Seconds(pub Duration);
 
@@ -111,7 +112,7 @@ macro_rules! sentence {
 }
 
 events! {
-    /// The host joins an election. The times are worst cases derived from its settings.
+    /// The host joins an election. The times are worst cases, computed from the host's settings.
     Starting = "starting", Info, {
         /// Version of the host.
         version: String,
@@ -133,9 +134,9 @@ events! {
         hand_off_s: Seconds,
         /// Longest store outage that a leader survives.
         tolerated_outage_s: Seconds,
-        /// Longest undetected pause of the whole machine that is still safe.
+        /// Longest pause of the whole machine that is safe even if the host does not notice the pause.
         tolerated_pause_s: Seconds,
-        /// Tolerated lag of this machine's clock behind the store's, in percent.
+        /// Amount by which this machine's clock may run slower than the store's, in percent.
         tolerated_drift_percent: f64,
     } => {
         let modules = match module {
@@ -150,7 +151,7 @@ events! {
     };
     /// The host listens at an address.
     Listening = "listening", Info, {
-        /// `admin` for the page, health and metrics, or `peers` for hosts on other machines.
+        /// `admin` for the status page, health checks and metrics; `peers` for hosts on other machines.
         purpose: &'static str,
         /// The address on which the host listens.
         address: String,
@@ -170,7 +171,7 @@ events! {
         missing: &'static str,
     } => "this kernel lacks {missing}: a module that escapes its sandbox or exploits the compiler could use more of \
           this user's rights";
-    /// The host ignores an environment variable whose name resembles that of a setting.
+    /// The host ignores an environment variable whose name resembles the name of a setting.
     UnknownVariable = "unknown_variable", Warn, {
         /// Name of the variable.
         variable: String,
@@ -197,19 +198,21 @@ events! {
     } else {
         format!("the link to {leader} ended; polls the store every second")
     }};
-    /// The lease is held by a client other than Baton.
+    /// A client other than Baton holds the lease.
     HeldByOtherClient = "held_by_other_client", Warn, {
         /// The evidence that another client holds the lease.
         reason: String,
     } => "a client other than Baton holds the lease: {reason}";
-    /// This node must not lead for now, because of an operator's command, `--preempt`, or its own failures.
+    /// This node must not lead for now, because of an operator's command, a node with a higher priority (`--preempt`),
+    /// or its own failures.
     Ineligible = "ineligible", (if matches!(*cause, "suspended" | "cooling-off") { Warn } else { Info }), {
         /// `suspended`, `stepped-down`, `transferring` or `cooling-off`.
         cause: &'static str,
         /// The reason for the cool-off, or the operator's reason.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
-        /// The operator, `USER@HOST`, unless this node is cooling off.
+        /// The origin of the command: an operator, as `USER@HOST`, or a node with `--preempt`. Omitted while this node
+        /// is cooling off.
         #[serde(skip_serializing_if = "Option::is_none")]
         by: Option<String>,
         /// The node that should lead instead, if the lease is being transferred.
@@ -219,14 +222,14 @@ events! {
         #[serde(skip_serializing_if = "Option::is_none")]
         wait_s: Option<Seconds>,
     } => { ineligible(cause, reason.as_deref(), by.as_deref(), to.as_deref(), *wait_s) };
-    /// An obstacle that kept this node from leading no longer exists.
+    /// This node may lead again, because an obstacle no longer exists.
     Eligible = "eligible", Info, {
-        /// The obstacle that no longer exists.
+        /// The obstacle that is over, such as `the suspension is over`.
         reason: String,
     } => "this node may lead again: {reason}";
-    /// An operator made an earlier version current again, through this node's admin endpoint.
+    /// An operator used this node's admin endpoint to roll back to an earlier version.
     RolledBack = "rolled_back", Info, {
-        /// The operator, `USER@HOST`.
+        /// The operator, as `USER@HOST`.
         by: String,
         /// The operator's reason.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -234,12 +237,12 @@ events! {
         /// The change that the rollback made.
         result: String,
     } => { format!("{}; requested by {}", result.trim_end(), by_whom(by, reason.as_deref())) };
-    /// This node took over a lease before it expired, because all processes of its holder are dead. The event has the
-    /// dead holder's term.
+    /// This node took over a lease before the lease expired, because all processes of the holder were dead. The event
+    /// carries the dead holder's term.
     Reclaimed = "reclaimed", Info, {
         /// The dead holder's node.
         from: String,
-        /// The dead host's incarnation.
+        /// The dead host's incarnation: the id of one run of that host.
         incarnation: String,
     } => "took the lease before it expired: all processes of {from} ({incarnation}) are dead";
     /// This node holds the lease, but waits until the lease of an earlier holder has certainly expired.
@@ -249,7 +252,7 @@ events! {
         /// Time until the earlier lease has certainly expired.
         wait_s: Seconds,
     } => "the term begins in {wait_s}: {reason}";
-    /// This node leads: its term is in the store.
+    /// This node leads, and the store contains the record of this node's term.
     Elected = "elected", Info, {
         /// The module's digest.
         module: String,
@@ -266,10 +269,10 @@ events! {
         module: String,
         /// Time from `elected` to the instance's first instruction.
         took_s: Seconds,
-        /// Digest of the version that this one replaces under the same lease, if there is one.
+        /// Digest of the version that the module replaces under the same lease, if any.
         #[serde(skip_serializing_if = "Option::is_none")]
         replaces: Option<String>,
-        /// Time without an instance, if this version replaces another.
+        /// Time without an instance, if the module replaces another version.
         #[serde(skip_serializing_if = "Option::is_none")]
         gap_s: Option<Seconds>,
     } => { match replaces.as_ref().zip(*gap_s) {
@@ -280,30 +283,30 @@ events! {
     }};
     /// The coordinator printed or logged a line.
     Output = "output", (*level), {
-        /// The coordinator's log level, if it logged the line.
+        /// The level that the coordinator chose for a logged line; `Info` for a printed line.
         #[serde(skip)]
         level: LogLevel,
-        /// The stream.
+        /// The stream to which the coordinator wrote the line.
         stream: GuestStream,
         /// The context, if the coordinator logged the line with a context.
         #[serde(skip_serializing_if = "Option::is_none")]
         context: Option<String>,
-        /// The line, without its line terminator.
+        /// The line, without the line terminator.
         line: String,
     } => { match context {
         Some(context) => format!("{context}: {line}"),
         None => line.clone(),
     }};
-    /// Lines from the coordinator were dropped.
+    /// The host dropped lines of the log.
     OutputDropped = "output_dropped", Warn, {
         /// Number of dropped lines.
         lines: u64,
         /// The reason, and how to avoid the loss.
         reason: String,
     } => "{lines} lines dropped: {reason}";
-    /// The host refused an HTTP request. Logged once per term for each origin.
+    /// The host refused an HTTP request from the coordinator. Logged once per origin in each term.
     RequestRefused = "request_refused", Warn, {
-        /// The request's origin; empty if the rule does not involve an origin.
+        /// The request's origin; empty if the host refused the request because too many requests were in flight.
         origin: String,
         /// The reason: the rule that forbids the request, or the grant that it lacks.
         reason: String,
@@ -317,20 +320,21 @@ events! {
         Some((setting, flag)) => format!("{reason}; to allow it: {setting} in baton.toml, or {flag}"),
         None => reason.clone(),
     }};
-    /// The host denied the coordinator a capability that was not granted. Logged once per term for each kind.
+    /// The host denied the coordinator a capability that was not granted. Logged once per kind of capability in each
+    /// term.
     CapabilityDenied = "capability_denied", Warn, {
         /// The capability.
         what: String,
         /// The flag that grants the capability, or a note that no flag does.
         remedy: String,
     } => "the coordinator asked for {what}, which it has not been granted: {remedy}";
-    /// The instance uses 80% of a limit. Logged once per limit.
+    /// The instance uses at least 80% of a limit. Logged once per limit.
     NearLimit = "near_limit", Warn, {
         /// The limit's name.
         limit: &'static str,
-        /// The amount in use.
+        /// The amount in use; in bytes for memory.
         used: u64,
-        /// The limit's value.
+        /// The limit, in the same unit.
         max: u64,
         /// The flag that raises the limit, if any.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -342,7 +346,7 @@ events! {
         let hint = flag.map(|flag| format!("; {flag} raises the limit")).unwrap_or_default();
         format!("the instance uses {used} of {max} {unit}{limit}{hint}")
     };
-    /// The store has not yet accepted a claim or a commit of state. The host retries.
+    /// The store has not yet accepted a claim of the state or a commit to the state. The host retries.
     StateDelayed = "state_delayed", Warn, {
         /// The store's response.
         error: String,
@@ -367,10 +371,10 @@ events! {
         reason: &'static str,
         /// The reason in words.
         message: String,
-        /// Time until the host kills the instance.
+        /// Time after which the host kills the instance, if the instance is still running.
         grace_s: Seconds,
     } => "{reason}: {message}; if the instance still runs after {grace_s}, the host kills it";
-    /// The host refuses the instance's effects from now on and kills it.
+    /// The host kills the instance and refuses all further effects of the instance.
     Killed = "killed", Warn, {
         /// The reason for the kill.
         reason: String,
@@ -387,7 +391,7 @@ events! {
         /// The resources that the instance used.
         usage: Usage,
     } => {
-        // A trap's message has its backtrace after the first line.
+        // In the message of a trap, the backtrace follows the first line.
         let message = message.as_deref().unwrap_or_default();
         let (why, rest) = message.split_once('\n').map_or((message, None), |(why, rest)| (why, Some(rest)));
         let Usage { memory, handles, lines, .. } = usage;
@@ -398,13 +402,13 @@ events! {
         let took = took.map(|took| format!("; took {took} to end")).unwrap_or_default();
         format!("{outcome}{colon}{why}{took}; used {memory} MiB, {handles} handles, {lines} lines{rest}")
     };
-    /// The coordinator is done, or its instance failed. After a wait, the next term begins under the same lease.
+    /// The coordinator is done, or the instance failed. After a wait, the next term begins under the same lease.
     NextTerm = "next_term", (if *failures == 0 { Info } else { Warn }), {
         /// The failure, if the instance failed.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
-        /// Number of consecutive failures across all nodes; after `unable`, number of consecutive failed starts on this
-        /// node.
+        /// Number of consecutive failures across all nodes. After an instance with the outcome `unable`, the number of
+        /// consecutive failed starts on this node.
         failures: u32,
         /// Time until the next term.
         wait_s: Seconds,
@@ -419,7 +423,7 @@ events! {
     } => "{reason}";
     /// This node released the lease, so another node may acquire it at once.
     Released = "released", Info, {} => "released the lease";
-    /// The lease could not be released, so other nodes must wait until it expires.
+    /// This node could not release the lease, so other nodes must wait until the lease expires.
     ReleaseFailed = "release_failed", Warn, {
         /// The reason.
         reason: String,
@@ -455,15 +459,15 @@ events! {
         module: String,
         /// Source of the module.
         source: String,
-        /// True if the code came from the cache.
+        /// True if the compiled code came from the cache.
         cached: bool,
-        /// Time taken to verify, compile and link it.
+        /// Time taken to verify, compile and link the module.
         took_s: Seconds,
     } => {
         let how = if *cached { ", from the cache" } else { "" };
         format!("module {module} from {source} is ready after {took_s}{how}")
     };
-    /// The module from the source cannot run here. The previous module, if any, is kept.
+    /// The module from the source cannot run here. The host keeps the previous module, if any.
     ModuleRefused = "module_refused", Error, {
         /// Digest of the module, if the source delivered a module.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -484,7 +488,8 @@ events! {
         /// Digest of the module.
         module: String,
     } => "module {module} passed its probation";
-    /// A version failed its probation. No node will run it until it is pushed again or named in `baton rollback`.
+    /// A version failed its probation. No node runs the version until an operator pushes it again or selects it with
+    /// `baton rollback`.
     VersionRejected = "version_rejected", Error, {
         /// Digest of the module.
         module: String,
@@ -498,7 +503,7 @@ events! {
             "module {module} will not run until it is pushed again or selected with `baton rollback`{instead}: {reason}"
         )
     };
-    /// The store or the module source does not respond. Logged once; the host keeps retrying.
+    /// The store or the module source does not respond. Logged once per outage. The host keeps retrying.
     Unreachable = "unreachable", Warn, {
         /// `store`, or the module source.
         what: String,
@@ -512,12 +517,12 @@ events! {
         /// Duration of the outage.
         after_s: Seconds,
     } => "{what}: answers again after {after_s}";
-    /// The store rejects this host, and retries alone are unlikely to help. Logged once; the host keeps retrying.
+    /// The store rejects this host, and retries alone are unlikely to help. Logged once. The host keeps retrying.
     Misconfigured = "misconfigured", Error, {
         /// The problem, and how to fix it.
         error: String,
     } => "{error}";
-    /// The host reloaded the files that its settings name. If it could not, it changed nothing.
+    /// The host reloaded the files that its settings name. If a file could not be reloaded, the host reloaded none.
     Reload = "reload", (match (error, next_start.as_slice()) {
         (Some(_), _) => Error,
         (None, []) => Info,
@@ -534,13 +539,13 @@ events! {
     /// Maintenance of this machine is scheduled, in progress or over. This node stays drained until the maintenance is
     /// over.
     Maintenance = "maintenance", (if matches!(*status, "Acknowledged" | "Over") { Info } else { Warn }), {
-        /// The kind of maintenance, or how it ended.
+        /// The kind of maintenance, or how the maintenance ended.
         reason: String,
         /// Azure's id for the event; omitted once all maintenance is over.
         #[serde(skip_serializing_if = "Option::is_none")]
         id: Option<String>,
-        /// `Scheduled` or `Started`, as Azure writes it; `Acknowledged` once this node has stepped down and has
-        /// acknowledged the event, so that Azure may start the maintenance; `Over` once this node is eligible again.
+        /// `Scheduled` or `Started`, as Azure writes it. `Acknowledged` once this node has stepped down and has
+        /// acknowledged the event; Azure may then start the maintenance. `Over` once this node is eligible again.
         status: &'static str,
         /// Earliest start, as written by Azure.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -565,7 +570,7 @@ events! {
         /// The command line.
         command: String,
     } => "{command}";
-    /// The build ended. If it failed, the running version is kept, and the compiler has printed the reason.
+    /// The build ended. If the build failed, the running version is kept, and the compiler has printed the reason.
     Built = "built", (if error.is_some() { Error } else { Info }), {
         /// The command's exit status, if the build failed.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -576,7 +581,8 @@ events! {
         None => format!("in {took_s}"),
         Some(error) => format!("{error} after {took_s}; save a file to build again"),
     }};
-    /// The host ends its own process, because part of an instance may still be running when the lease expires.
+    /// The host ends its own process, because part of an instance might otherwise still be running when the lease
+    /// expires.
     Aborting = "aborting", Error, {
         /// The part that may still be running.
         reason: String,

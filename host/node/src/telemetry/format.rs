@@ -12,7 +12,7 @@ use baton_election::ElectionName;
 use baton_runtime::LogLevel;
 use baton_store::Digest;
 
-/// Format and audience of log lines.
+/// The format of log lines, and the features of the output that the lines may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Style {
     /// The format.
@@ -23,7 +23,7 @@ pub struct Style {
     pub colours: bool,
 }
 
-/// Formats lines. To align the messages, remembers the greatest width so far of the column to their left.
+/// Formats lines and aligns their messages. `width` is the greatest width so far of the column before the message.
 #[derive(Debug)]
 pub(super) struct Formatter {
     style: Style,
@@ -63,7 +63,8 @@ impl Formatter {
         self.width = self.width.max(who.len());
         let message = if is_brief { for_a_developer(&entry.event) } else { None };
         let message = message.unwrap_or_else(|| entry.event.to_string());
-        // A backtrace is easier to read on separate lines. Indent each line, so that it cannot pose as a log line.
+        // Keep the lines of a backtrace separate, because a person reads this output. Indent each line, so that a
+        // guest's text cannot pose as a log line.
         let message = match &entry.event {
             Event::Ended { .. } if is_brief || self.style.terminal => {
                 Cow::Owned(escape_lines(&message).replace('\n', "\n             "))
@@ -102,7 +103,7 @@ fn tag(level: LogLevel) -> (&'static str, &'static str) {
 
 /// Shortens digests to the length that `baton modules` shows.
 fn shortened(event: &Event, message: &str) -> String {
-    // Keep these events unshortened. The operator may need a refused module's full digest for `--pin`, or a refused
+    // Keep these messages unshortened. The operator may need a refused module's full digest for `--pin`, or a refused
     // request's full path for a grant.
     if matches!(event, Event::ModuleRefused { .. } | Event::RequestRefused { .. }) {
         return message.to_owned();
@@ -121,7 +122,8 @@ fn shortened(event: &Event, message: &str) -> String {
     text
 }
 
-/// Returns a message for a coordinator's developer, who saves files rather than pushing modules.
+/// Returns the message for a coordinator's developer, if it differs from the message for an operator. A developer saves
+/// files and does not push modules.
 fn for_a_developer(event: &Event) -> Option<String> {
     match event {
         Event::VersionRejected { module, reason, fallback } => {
@@ -188,7 +190,7 @@ fn object(entry: &LogEntry, fields: &Event, text: Option<String>) -> String {
     };
     match serde_json::to_string(&line) {
         Ok(json) => escape_json(json),
-        // Serialization cannot fail. If that ever changes, the line still names the event.
+        // Serialization should never fail. If it does, the line still names the event.
         Err(error) => serde_json::json!({ "ts": line.ts, "event": event, "error": error.to_string() }).to_string(),
     }
 }

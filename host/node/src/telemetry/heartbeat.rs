@@ -12,11 +12,11 @@ use tokio::time::{Instant, sleep_until};
 /// Maximum interval between two heartbeats.
 pub const BEAT_EVERY: Duration = Duration::from_secs(5);
 
-/// Shortest and longest interval between a runtime's heartbeats. With SQLite, an election's objects are read at the
-/// same interval, so that one wake-up can serve both purposes.
+/// Shortest and longest interval between the heartbeats of an async runtime. With SQLite, the host reads an election's
+/// objects at the same interval, so that one wake-up serves both purposes.
 const RUNTIME_BEAT_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(4));
 
-/// The time of the last heartbeat. Clones share it.
+/// The time of the last heartbeat. Clones share the time.
 #[derive(Clone, Debug, Default)]
 pub struct Heartbeat(Arc<AtomicU64>);
 
@@ -31,15 +31,15 @@ impl Heartbeat {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the time since the last heartbeat. Returns `None` before the first one and after [`Self::end`].
+    /// Returns the time since the last heartbeat. Returns `None` before the first heartbeat and after [`Self::end`].
     #[must_use]
     pub fn since(&self, now: Time) -> Option<Duration> {
         let at = Some(self.0.load(Ordering::Relaxed)).filter(|at| *at > 0)?;
         Some(now.0.saturating_sub(Duration::from_nanos(at)))
     }
 
-    /// Records heartbeats while the runtime polls this future. Where possible, does so at times when the runtime wakes
-    /// up anyway.
+    /// Records heartbeats for as long as the runtime polls this future. Prefers moments at which the runtime wakes up
+    /// anyway.
     pub async fn of_runtime(self, clock: Clock, moments: Moments) {
         loop {
             self.beat(clock.now());

@@ -20,8 +20,8 @@ pub fn hand_off(timing: &Timing) -> Duration {
 }
 
 impl Event {
-    /// Creates the event for joining an election. `waits` is how long this host waits before it takes a free lease, so
-    /// that other nodes can take it first.
+    /// Creates the event that the host logs when it joins an election. `waits` is the time for which this host leaves a
+    /// free lease to other nodes.
     #[must_use]
     pub fn starting(
         node: &str,
@@ -59,8 +59,9 @@ impl Event {
         Self::Output { level, stream: GuestStream::Log, context, line: message.to_string() }
     }
 
-    /// Creates the event for a node that must not lead for the time `wait`, or until an operator makes it eligible
-    /// again if `wait` is `None`. The pair contains the operator who gave the command, if any, and the reason.
+    /// Creates the event for a node that must not lead for the time `wait`. If `wait` is `None`, the node must not lead
+    /// until an operator makes it eligible again. The pair contains the operator who gave the command, if any, and the
+    /// reason, if any.
     #[must_use]
     pub(crate) fn ineligible(
         cause: &IneligibleCause,
@@ -74,7 +75,7 @@ impl Event {
         Self::Ineligible { cause: cause.word(), reason, by, to, wait_s: wait.map(Seconds) }
     }
 
-    /// Creates the event for a request to stop. The host kills the instance after `grace`.
+    /// Creates the event for the host's request to an instance to stop. The host kills the instance after `grace`.
     #[must_use]
     pub fn stopping(reason: StopReason, message: &str, grace: Duration) -> Self {
         let word = match reason {
@@ -87,8 +88,8 @@ impl Event {
         Self::Stopping { reason: word, message: message.to_string(), grace_s: grace.into() }
     }
 
-    /// Creates the event for the end of the instance of term `own`. `took` is the time since the instance was killed,
-    /// or 0 if it was not.
+    /// Creates the event for the end of the instance of term `own`. `took` is the time since the host killed the
+    /// instance, or 0 if the host did not kill the instance.
     #[must_use]
     pub fn ended(own: Term, end: &End, took: Duration, usage: Usage) -> Self {
         let message = match end {
@@ -96,7 +97,7 @@ impl Event {
             End::Failed(message) | End::Crashed(message) | End::Fatal(message) | End::Unable(message) => {
                 Some(message.clone())
             }
-            // A state that an operator changes keeps its term. An unreadable state has term 0.
+            // When an operator changes the state, the state keeps its term. A missing or unreadable state has term 0.
             End::Superseded { term } if *term == own => Some("an operator changed the state".into()),
             End::Superseded { term: 0 } => Some("the state was removed or damaged".into()),
             End::Superseded { term } => Some(format!("the state was claimed by term {term}")),
@@ -104,12 +105,13 @@ impl Event {
         Self::Ended { outcome: end.into(), message, took_s: took.into(), usage }
     }
 
-    /// Creates the events for a report by the elector, each with its term, unless that is this node's own term.
-    /// `expected` is the digest of the module that every leader should run, if there is one.
+    /// Creates the events for a report by the elector. Each event comes with its term, or with `None` if the event
+    /// belongs to this node's current term. `expected` is the digest of the module that every leader should run, if
+    /// there is such a module.
     pub(crate) fn reported(report: Report, expected: Option<&str>) -> Vec<(Option<Term>, Self)> {
         let event = match report {
             Report::Standby { reason } | Report::Deferring { reason } => Self::Standby { reason, leader: None },
-            // The supervisor knows the command, and logs it.
+            // The supervisor logs this event itself, because it knows the operator's command.
             Report::Ineligible { .. } => return Vec::new(),
             Report::Eligible { before } => {
                 let reason = match before.cause {

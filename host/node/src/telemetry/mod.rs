@@ -1,13 +1,13 @@
 //! The log: one line on stderr for each [`Event`].
 //!
 //! A thread that logs must not have to wait for the log's reader. [`Log::emit`] only puts the event into a bounded
-//! queue, and a separate thread writes it. If the queue is full, events are dropped and counted, and the count is
-//! logged once there is room again. The guests of each election may use only a limited share of the queue, so there is
+//! queue, and a separate thread writes it. If the queue is full, it drops and counts events, and the thread logs the
+//! count once there is room again. The guests of each election may use only a limited share of the queue, so there is
 //! always room for the host's events and for the lines of other guests.
 //!
-//! A guest's line is an effect that has passed the gate, but it may wait in the queue for a long time. So each line has
-//! a deadline. If the deadline passes before the line is written, the line is dropped and counted. The host's own
-//! events have no deadline, because they stay true.
+//! A guest's line is an effect that has passed the gate, but it may wait in the queue for a long time. Each guest's
+//! line therefore has a deadline. If the deadline passes before the line is written, the thread drops and counts the
+//! line. The host's own events have no deadline, because they are records and not effects.
 
 mod counts;
 mod event;
@@ -47,8 +47,8 @@ use baton_base::gate::Deadline;
 use queue::{LogEntry, Queue};
 use sink::Sink;
 
-/// Maximum time to wait for the log's reader: for the last lines of a term before the lease is released, and for the
-/// host's last lines before it exits.
+/// Maximum time that the host waits for the log's reader. The host waits before it releases a lease, for the term's
+/// last lines, and before it exits, for its own last lines.
 pub const LAST_LINES: Duration = Duration::from_millis(500);
 
 /// The format of log lines.
@@ -62,7 +62,7 @@ pub enum Format {
     Json,
 }
 
-/// A handle for logging, for one node and optionally one election. Cheap to clone.
+/// A handle to the log, for one node and optionally one election. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Log {
     queue: Arc<Queue>,
@@ -87,17 +87,17 @@ impl Log {
     /// Starts the thread that writes to stderr.
     ///
     /// # Errors
-    /// If the thread cannot be created.
+    /// Returns an error if the thread cannot be created.
     pub fn to_stderr(format: Format, node: &NodeId) -> io::Result<(Self, LogWriter)> {
         let terminal = io::stderr().is_terminal();
         let colours = AutoStream::choice(&io::stderr()) != ColorChoice::Never;
         Self::start(Style { format, terminal, colours }, node, Box::new(io::stderr()))
     }
 
-    /// Starts the thread that writes to `out`. It writes each line in one call, except for very long lines.
+    /// Starts the thread that writes to `out`. The thread writes each line in one call, except for very long lines.
     ///
     /// # Errors
-    /// If the thread cannot be created.
+    /// Returns an error if the thread cannot be created.
     pub fn start(style: Style, node: &NodeId, out: Box<dyn AsFd + Send>) -> io::Result<(Self, LogWriter)> {
         let queue = Arc::new(Queue::default());
         let scope = Arc::new(Scope { node: node.clone(), tracker: None });
@@ -106,7 +106,7 @@ impl Log {
         Ok((Self { queue: Arc::clone(&queue), scope, events }, LogWriter { queue, thread }))
     }
 
-    /// Returns a handle to the same log for one election.
+    /// Returns a handle to this log for one election.
     #[must_use]
     pub fn for_election(&self, tracker: &Arc<ElectionTracker>) -> Self {
         let scope = Scope { node: self.scope.node.clone(), tracker: Some(Arc::clone(tracker)) };
@@ -119,14 +119,14 @@ impl Log {
         Arc::clone(&self.events)
     }
 
-    /// Logs an event, with its term if it belongs to one. Never waits for the log's reader. Can be called from any
-    /// thread.
+    /// Logs an event, with its term if the event belongs to a term. Never waits for the log's reader. Can be called
+    /// from any thread.
     pub fn emit(&self, term: Option<Term>, event: Event) {
         self.push(term, event, None);
     }
 
-    /// Logs a guest's line. If the line is not written before the deadline, it is dropped. Like [`Log::emit`], never
-    /// waits for the log's reader.
+    /// Logs a guest's line. If the line is not written before the deadline, it is dropped. Never waits for the log's
+    /// reader.
     pub fn emit_output(&self, term: Term, event: Event, deadline: &Deadline) {
         self.push(Some(term), event, Some(deadline.clone()));
     }
@@ -138,7 +138,7 @@ impl Log {
         self.queue.push(entry);
     }
 
-    /// Keeps the event for the admin endpoint's clients, even while the log's reader is slow.
+    /// Keeps the entry for clients of the admin endpoint, which thus see the entry even while the log's reader is slow.
     fn keep(&self, entry: &Arc<LogEntry>) {
         let lines = self.scope.tracker.as_ref().map(|tracker| &tracker.lines);
         match (&entry.event, lines) {
@@ -147,7 +147,7 @@ impl Log {
                     lines.put(entry);
                 }
             }
-            // Without an election, no client could request the line.
+            // Clients request a guest's lines by election, so no client could request this line.
             (Event::Output { .. }, None) => {}
             (Event::OutputDropped { .. }, Some(lines)) => {
                 lines.put(entry);
@@ -161,7 +161,7 @@ impl Log {
     pub fn written(&self) -> impl Future<Output = ()> + Send + use<> {
         let written = self.queue.mark();
         async move {
-            // If the writer has ended, nothing more will be written.
+            // An error means that the writer has ended, so nothing more will be written.
             let _ = written.await;
         }
     }
@@ -171,14 +171,15 @@ impl Log {
         self.scope.tracker.as_ref().is_some_and(|tracker| tracker.share.holds_any())
     }
 
-    /// Logs why the host is about to end itself. Blocks until the reason is written, but for at most `longest`.
+    /// Logs why the host is about to end its own process. Blocks until the reason is written, but for at most
+    /// `longest`.
     pub fn last_words(&self, reason: &str, longest: Duration) {
         self.emit(None, Event::Aborting { reason: reason.to_owned() });
         self.queue.wait_last_words_said(longest);
     }
 
-    /// Keeps the writing thread asleep until the returned hold is dropped. Use this before urgent work, which could
-    /// otherwise lose its CPU to the thread that wakes up.
+    /// Keeps the writing thread asleep until the caller drops the returned hold. Use a hold during urgent work, so that
+    /// the writing thread does not wake up and take the CPU from the urgent work.
     pub fn hold(&self) -> Hold {
         self.queue.hold();
         Hold { queue: Arc::clone(&self.queue) }

@@ -1,16 +1,15 @@
 //! The bounded queue between threads that log and the thread that writes.
 //!
-//! It uses a mutex rather than a channel, because three things must be consistent: the room that guests use, the number
-//! of dropped events, and whether the queue is closed. The lock is held while pushing or popping, but never during a
-//! write.
+//! The queue uses a mutex rather than a channel, because three things must be consistent: the room that guests use, the
+//! number of dropped events, and whether the queue is closed. The lock is held while pushing or popping, but never
+//! during a write.
 //!
 //! The queue has separate room for the output of guests, and each election has a [`Share`] of this room. A coordinator
 //! therefore cannot crowd out the lines of another coordinator or the host's events.
 //!
-//! The queues in libraries, such as the one in `tracing-appender`, have one limit for all writers. With such a queue,
-//! guests could fill the whole queue, and leave no room for the host's last words: the reason why the host ends itself.
-//! Such a queue also cannot check a line's deadline right before the write, and no caller can wait for the lines of one
-//! lease.
+//! The queues in libraries, such as the one in `tracing-appender`, have one limit for all writers. Guests could fill
+//! such a queue and leave no room for the host's last words: the reason why the host ends its own process. Such a queue
+//! also cannot check a line's deadline right before the write, and does not let a caller wait for earlier lines.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,7 +37,7 @@ pub(super) struct LogEntry {
     pub scope: Arc<Scope>,
     pub term: Option<u64>,
     pub event: Event,
-    /// The deadline for writing the entry, if it is an effect of an instance.
+    /// The deadline for writing the entry, if the entry is an effect of an instance.
     pub deadline: Option<Deadline>,
 }
 
@@ -50,7 +49,7 @@ impl LogEntry {
     }
 
     /// Estimates the size of a guest's line in the log, in bytes after escaping. The estimate is never less than the
-    /// line's size in memory.
+    /// length of the text itself.
     fn size(&self) -> usize {
         let Event::Output { context, line, .. } = &self.event else { return BESIDES };
         let escaped = |c: char| match c {
@@ -106,7 +105,7 @@ impl Share {
     }
 }
 
-/// Lost lines, not yet reported.
+/// Dropped lines of one scope that have not been reported in the log yet.
 #[derive(Debug)]
 pub(super) struct Loss {
     pub scope: Arc<Scope>,
@@ -116,7 +115,7 @@ pub(super) struct Loss {
 }
 
 impl Loss {
-    /// Returns the loss of an entry, to be reported later. If the entry is a guest's line, also counts it as dropped.
+    /// Creates the loss of one entry. If the entry is a guest's line, also counts the line as dropped.
     pub fn of(entry: &LogEntry) -> Self {
         if let (Event::Output { .. }, Some(tracker)) = (&entry.event, &entry.scope.tracker) {
             tracker.counts.dropped(1);
@@ -127,14 +126,14 @@ impl Loss {
 
 #[derive(Debug)]
 enum Item {
-    /// An entry, and the number of bytes that it uses of its share.
+    /// An entry, and the number of bytes that the entry uses of its share.
     Entry(Arc<LogEntry>, usize),
     Mark(oneshot::Sender<()>),
 }
 
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Write the entry, then report the losses that preceded it.
+    /// Write the entry, then report these losses.
     Write(Arc<LogEntry>, Vec<Loss>),
     /// Signal that all earlier entries have been handled.
     Mark(oneshot::Sender<()>),
@@ -155,7 +154,7 @@ pub(super) struct Queue {
 #[derive(Default, Debug)]
 struct State {
     items: VecDeque<Item>,
-    /// Number of items that belong to the host itself.
+    /// Number of queued events of the host itself.
     own: usize,
     written: Option<(Arc<LogEntry>, usize)>,
     holds: usize,
@@ -164,7 +163,7 @@ struct State {
     losses_reported: Option<Instant>,
     closed: bool,
     done: bool,
-    /// True once the reason why the host ends itself has been written.
+    /// True once the reason why the host ends its own process has been written.
     last_words_said: bool,
 }
 
@@ -187,7 +186,8 @@ impl Queue {
             return;
         }
         state.own += usize::from(entry.share().is_none());
-        // Write the last words even during a hold: if the holding thread has been stopped, the hold never ends.
+        // Wake the writer for the last words even during a hold: if the thread with the hold is stuck, the hold never
+        // ends.
         let held = state.holds > 0 && !is_last;
         state.items.push_back(Item::Entry(entry, size));
         drop(state);
@@ -225,7 +225,8 @@ impl Queue {
         }
     }
 
-    /// Waits for the writer's next task, or returns at once if the writer `is_busy` with other work.
+    /// Waits for the writer's next task. If `is_busy` is true, the writer has other work, so this function does not
+    /// wait.
     #[expect(clippy::disallowed_methods, reason = "the time only spaces lines of the log")]
     pub fn next(&self, is_busy: bool) -> Next {
         let idle = |state: &mut State| state.items.is_empty() && !state.closed && !is_busy;
@@ -302,7 +303,7 @@ impl State {
         }
     }
 
-    /// True if there is room again for all scopes with losses.
+    /// True if the host's events and the guests with losses use less than half of their room.
     fn is_roomy(&self) -> bool {
         let is_full = |loss: &Loss| loss.scope.tracker.as_ref().is_some_and(|tracker| tracker.share.is_half_full());
         self.own < CAPACITY / 2 && !self.losses.iter().any(is_full)

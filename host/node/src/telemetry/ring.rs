@@ -1,11 +1,11 @@
 //! The most recent log entries, for readers of the admin endpoint.
 //!
 //! Threads that renew leases and kill instances add entries. Adding an entry therefore holds a lock only briefly and
-//! wakes no other thread. Readers poll. A slow reader does not keep entries alive: new entries replace the oldest ones,
-//! and the reader is told how many entries it has missed.
+//! wakes no other thread. Readers poll. A slow reader does not keep entries alive: new entries replace the oldest
+//! entries, and the reader learns how many entries it has missed.
 //!
-//! A guest's line is added only if its deadline has not passed. Once added, the line stays, as a record of what was
-//! printed.
+//! A guest's line is added only if the line's deadline has not passed. The line then stays after the deadline, as a
+//! record of what the guest printed.
 
 use std::collections::VecDeque;
 use std::io;
@@ -56,7 +56,7 @@ pub struct LogLine {
 /// The result of reading a [`Ring`].
 #[derive(Debug)]
 pub struct Taken {
-    /// Number of entries that were evicted before this read.
+    /// Number of requested entries that were evicted before this read.
     pub lost: u64,
     /// The entries, in order. A read returns only a limited number of them.
     pub said: Vec<LogLine>,
@@ -90,12 +90,12 @@ impl Ring {
         kept.first + kept.entries.len() as u64
     }
 
-    /// Returns the next entries, starting with this number.
+    /// Returns the entries from this number on, but only a limited number of them.
     #[must_use]
     pub fn since(&self, number: u64) -> Taken {
         let kept = self.lock();
         let end = kept.first + kept.entries.len() as u64;
-        // The number may come from a client, and may be too high.
+        // The number may come from a client, so it may be outside this range.
         let from = number.clamp(kept.first, end);
         let skipped = usize::try_from(from - kept.first).unwrap_or(usize::MAX);
         let entries = kept.entries.iter().skip(skipped).take(BATCH);
@@ -143,8 +143,8 @@ impl LogLine {
         self.entry.event.kind().1
     }
 
-    /// Returns the entry as a JSON object. It has the fields of the JSON log, and the message of the text log as
-    /// `text`. Hides text that the coordinator may have written, unless `words` is set.
+    /// Returns the entry as a JSON object. The object has the fields of the JSON log, and the message of the text log
+    /// as `text`. Hides text that the coordinator may have written, unless `words` is true.
     #[must_use]
     pub fn json(&self, words: bool) -> String {
         if words {

@@ -1,4 +1,4 @@
-//! Limits on the strings in an event, which may come from a guest, a store or a registry. Without limits, such strings
+//! Limits the strings in an event, which may come from a guest, a store or a registry. Without limits, the strings
 //! could make lines too long and the queue too large.
 
 use baton_runtime::{LONGEST_LINE, LogLevel, Usage};
@@ -9,7 +9,7 @@ use super::{Ended, Event};
 /// Maximum length of a guest's log context, and of names that come from outside the host, in bytes.
 const LONGEST_CONTEXT: usize = 256;
 
-/// A part of an event, whose strings can be cut to [`LONGEST_LINE`].
+/// A part of an event. Its strings can be cut to [`LONGEST_LINE`].
 pub(super) trait Shorten {
     fn shorten(&mut self);
 }
@@ -54,8 +54,8 @@ impl Event {
             Self::Reclaimed { from, incarnation } => {
                 [from, incarnation].into_iter().for_each(|text| cut(text, LONGEST_CONTEXT));
             }
-            // Users copy these proposed settings and flags. A proposal that is cut would be useless, so remove it if it
-            // is too long.
+            // Users copy these proposed settings and flags. A shortened proposal would be useless, so remove a proposal
+            // that is too long.
             Self::RequestRefused { setting, flag, .. } => {
                 [setting, flag].into_iter().for_each(|proposal| {
                     proposal.take_if(|text| text.len() > LONGEST_LINE);

@@ -1,8 +1,8 @@
-//! The log's output. It is written in small pieces. Where the system supports this, each piece is written either
-//! completely or not at all.
+//! The log's output, to which the log's thread writes small pieces of lines. If the system supports it, each piece is
+//! written either completely or not at all.
 //!
-//! While a write is blocked, its bytes can no longer be taken back. The writer therefore first waits until the output
-//! can accept a piece, and only then decides whether the line may still be written.
+//! A blocked write can no longer be withdrawn. The writer therefore first waits until the output can accept a piece,
+//! and only then decides whether the line may still be written.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, fstat};
 use rustix::io::{Errno, ReadWriteFlags};
 
-/// Number of bytes that are written to a pipe atomically: `PIPE_BUF` on Linux (POSIX).
+/// Maximum number of bytes that a pipe accepts atomically: `PIPE_BUF` on Linux.
 const PIECE: usize = 4096;
 
 /// The offset that makes `pwritev2` use the file's current position.
@@ -20,7 +20,7 @@ const CURRENT_POSITION: u64 = u64::MAX;
 pub(super) struct Sink {
     fd: Box<dyn AsFd + Send>,
     kind: FileType,
-    /// True if `RWF_NOWAIT` works on this output.
+    /// True while `RWF_NOWAIT` may work on this output: it is a pipe, and no call has rejected the flag.
     supports_nowait: bool,
 }
 
@@ -41,8 +41,8 @@ impl Sink {
         }
     }
 
-    /// Writes a piece of `bytes` and returns its length. Returns 0 if another process has filled the pipe in the
-    /// meantime.
+    /// Writes the first piece of `bytes`. Returns the number of bytes written, which is 0 if another process has filled
+    /// the pipe since [`Sink::wait`].
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // A file accepts a whole line in one call, so lines from different processes are not mixed.
         let piece = if self.kind == FileType::RegularFile { bytes } else { &bytes[..bytes.len().min(PIECE)] };

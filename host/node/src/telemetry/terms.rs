@@ -1,7 +1,7 @@
 //! The terms that a node has served, for the election's history.
 //!
-//! The supervisor reports its terms here, and the historian collects them. The supervisor's thread also renews leases
-//! and kills instances, so the lock is held only while a few values are copied.
+//! The supervisor reports its terms here. The historian collects them and records them in the store. The supervisor's
+//! thread also renews leases and kills instances, so the lock is held only while a few values are copied.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,15 +23,15 @@ pub struct Served {
     pub module: Option<String>,
     /// Start of the term, as wall-clock time since the Unix epoch.
     pub begun: Duration,
-    /// End of the instance. `None` until it has ended.
+    /// End of the instance, as wall-clock time since the Unix epoch. `None` while the instance is running.
     pub ended: Option<Duration>,
-    /// The outcome of the instance.
+    /// The outcome of the instance. `None` while the instance is running.
     pub outcome: Option<Ended>,
-    /// The first reason for the end.
+    /// The reason for the end that was reported first, if any.
     pub reason: Option<String>,
     /// Time without a leader before this term, as observed by this node.
     pub leaderless: Option<Duration>,
-    /// The record before this term, if this is the first term under its lease.
+    /// The last record that this node read before this term, if this is the first term under its lease.
     pub before: Option<Record>,
 }
 
@@ -48,7 +48,7 @@ struct State {
     serving: Option<(Served, bool)>,
     /// The most recent terms that have ended and have not been collected yet.
     ended: VecDeque<Served>,
-    /// The last record that was read, not counting records without a node.
+    /// The last record that this node read from the store, not counting records without a node.
     before: Option<Record>,
 }
 
@@ -58,7 +58,7 @@ impl Terms {
         self.news.notified().await;
     }
 
-    /// Returns the changes since the last call, in the order of the terms.
+    /// Returns the terms that have changed since the last call, in ascending order.
     #[must_use]
     pub fn take(&self) -> Vec<Served> {
         let mut state = self.lock();
@@ -71,7 +71,7 @@ impl Terms {
         taken
     }
 
-    /// Remembers a record that was read while this node did not lead.
+    /// Remembers a record that this node read from the store while it did not lead.
     pub(crate) fn has_read(&self, record: &Record) {
         let mut state = self.lock();
         if record.node.is_some() && state.before.as_ref() != Some(record) {
@@ -86,7 +86,7 @@ impl Terms {
         }
     }
 
-    /// Begins a term, whose record was just written.
+    /// Records that a term has begun. The term's record has just been written to the store.
     pub(crate) fn begins(&self, term: Term, module: Option<&str>) {
         let mut state = self.lock();
         state.serving = Some((
@@ -106,14 +106,14 @@ impl Terms {
         self.news.notify_one();
     }
 
-    /// Notes why the current term is about to end. Keeps only the first reason.
+    /// Records why the current term is about to end. Keeps only the first reason.
     pub(crate) fn is_ending(&self, why: &str) {
         if let Some((serving, _)) = &mut self.lock().serving {
             serving.reason.get_or_insert_with(|| shortened(why));
         }
     }
 
-    /// Ends the current term, after its instance has ended.
+    /// Records that the current term's instance has ended.
     pub(crate) fn has_ended(&self, outcome: Ended, message: Option<&str>) {
         let mut state = self.lock();
         let Some((mut served, _)) = state.serving.take() else { return };
@@ -132,7 +132,7 @@ impl Terms {
     }
 }
 
-/// Returns the first line, cut to the maximum length in a history entry.
+/// Returns the first line of a text, cut to the maximum length of a text in a history entry.
 fn shortened(text: &str) -> String {
     text.lines().next().unwrap_or_default().chars().take(LONGEST_TEXT).collect()
 }

@@ -186,7 +186,7 @@ fn unread_pipe_blocks_no_thread_and_drops_are_reported() {
     for n in 0..total {
         log.emit(Some(1), output(format!("{n} {}", "x".repeat(200))));
     }
-    // The guest's share of the queue is full, but the host's own events still have room.
+    // The guest's share of the queue is full, but the queue still has room for the host's own events.
     for _ in 0..CAPACITY {
         log.emit(Some(1), Event::Released {});
     }
@@ -219,7 +219,7 @@ fn unread_pipe_blocks_no_thread_and_drops_are_reported() {
     assert_eq!(released, CAPACITY);
 }
 
-/// Returns the two ends of a pipe, and a second handle to the writing end.
+/// Returns the reading end of a pipe, and two handles to its writing end.
 fn pipe() -> (PipeReader, PipeWriter, PipeWriter) {
     let (reader, pipe) = io::pipe().unwrap();
     let another = pipe.try_clone().unwrap();
@@ -231,7 +231,7 @@ fn wait_full(pipe: &PipeWriter) -> usize {
     let give_up = Instant::now() + Duration::from_secs(60);
     loop {
         let mut fds = [PollFd::new(pipe, PollFlags::OUT)];
-        // Nobody is reading from a pipe that stays full for this long.
+        // The pipe has had no room for 1 ms, so it stays full: nobody reads from it.
         if poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 })).unwrap() == 0 {
             return usize::try_from(rustix::io::ioctl_fionread(pipe).unwrap()).unwrap();
         }
@@ -461,7 +461,7 @@ fn docs_list_every_event_and_its_fields_once() {
     }
     assert_eq!(in_docs, in_code);
 
-    // The first column of these tables contains only the names of events. The only exception is one error.
+    // The first column of these tables contains the names of events, and the text of a single error.
     let help = include_str!("../../../../docs/troubleshooting.md");
     let rows = help.split("| the log says |").skip(1).flat_map(|table| {
         table.lines().skip(2).take_while(|line| line.starts_with('|')).map(|row| row.split('`').nth(1).unwrap())

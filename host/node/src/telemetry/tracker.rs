@@ -21,7 +21,8 @@ use super::ring::Ring;
 use super::terms::Terms;
 use crate::view::NodeView;
 
-/// Capacity for the instances' output: for all elections together, and the minimum and maximum per election, in bytes.
+/// Capacity for the instances' output, in bytes: the total for all elections, then the minimum and maximum per
+/// election.
 const LINES: usize = 16 << 20;
 const LINES_EACH: (usize, usize) = (64 << 10, 1 << 20);
 
@@ -40,17 +41,18 @@ pub struct ElectionTracker {
     pub lines: Arc<Ring>,
     /// Limit on the output that waits for the log's reader.
     pub(super) share: Share,
-    /// Wakes the tasks that read the election's objects when something has changed, so that they can poll less often.
+    /// Wakes the tasks that read the election's objects when an object has changed. The tasks can therefore poll less
+    /// often.
     pub notifier: ChangeNotifier,
     /// The supervisor's heartbeat.
     pub heartbeat: Heartbeat,
-    /// The last view. Its receivers wake up unless only the deadline has changed.
+    /// The last published view. Receivers do not wake up if only the deadline has changed.
     view: watch::Sender<NodeView>,
     /// The term of the instance that started most recently.
     begun: AtomicU64,
     /// True once this node has had a module to run, or has found the source to be empty.
     has_module: AtomicBool,
-    /// True until the first module is pushed. Until then, no node can lead.
+    /// True if the source was empty when it was last read. Until the first module is pushed, no node can lead.
     awaits_push: AtomicBool,
     totals: Mutex<Totals>,
 }
@@ -68,7 +70,7 @@ pub struct LinkStatus {
 
 #[derive(Debug, Default)]
 struct Totals {
-    /// The effects of all instances that have ended, and the term of the last such instance.
+    /// The effects of all instances that have ended, and the term of the last of these instances.
     effects: (EffectCounts, Term),
     vacant_since: Option<Time>,
     vacant: Duration,
@@ -82,7 +84,7 @@ impl Totals {
 }
 
 impl ElectionTracker {
-    /// Creates a tracker that knows nothing yet.
+    /// Creates a tracker for a node that takes part in only this election.
     #[must_use]
     pub fn new(election: ElectionName, lease: Duration) -> Self {
         Self::one_of(1, election, lease)
@@ -109,13 +111,13 @@ impl ElectionTracker {
         }
     }
 
-    /// Sets the times at which to do reads that can wait.
+    /// Sets the moments for reads that can wait a little, so that tasks that share the moments wake up together.
     #[must_use]
     pub fn reading_at(self, moments: Moments) -> Self {
         Self { notifier: ChangeNotifier::at(moments), ..self }
     }
 
-    /// Publishes the supervisor's view, and counts what has changed since the last one.
+    /// Publishes the supervisor's view, and counts a change of leader since the last view.
     pub fn publish(&self, now: Time, view: &NodeView) {
         self.heartbeat.beat(now);
         if view.module.is_some() {
@@ -151,19 +153,19 @@ impl ElectionTracker {
         self.view.borrow().clone()
     }
 
-    /// Returns a receiver of views. It wakes up unless only the deadline has changed.
+    /// Returns a receiver of views. The receiver does not wake up if only the deadline has changed.
     #[must_use]
     pub fn views(&self) -> watch::Receiver<NodeView> {
         self.view.subscribe()
     }
 
-    /// Counts the start of an instance, just before it is logged.
+    /// Counts the start of an instance. Called just before the start is logged.
     pub(crate) fn has_begun(&self, term: Term) {
         self.counts.started();
         self.begun.store(term, Ordering::Relaxed);
     }
 
-    /// True if an instance is running on this node and its effects are allowed.
+    /// True if an instance is running on this node and the gate allows the instance's effects.
     #[must_use]
     pub fn serves(&self, view: &NodeView, now: Time) -> bool {
         let begun = self.begun.load(Ordering::Relaxed);
@@ -176,14 +178,14 @@ impl ElectionTracker {
         self.lock().vacant(now)
     }
 
-    /// Records that the instance of a term has ended, and its effects.
+    /// Records that the instance of a term has ended, and adds the instance's effects to the total.
     pub fn is_gone(&self, term: Term, effects: EffectCounts) {
         let mut totals = self.lock();
         totals.effects = (totals.effects.0 + effects, term);
     }
 
-    /// Returns the effects of all instances since the host started. The caller must read the effects of the `running`
-    /// instance before it calls this.
+    /// Returns the effects of all instances since the host started. `running` is the term and the effects of the
+    /// running instance. If that instance has ended in the meantime, its effects are still counted only once.
     #[must_use]
     pub fn effects(&self, running: Option<(Term, EffectCounts)>) -> EffectCounts {
         let (gone, last) = self.lock().effects;
@@ -202,7 +204,8 @@ impl ElectionTracker {
         self.has_module.load(Ordering::Relaxed)
     }
 
-    /// True once the node has been able to take over. A later store outage or a rejected version does not change that.
+    /// True once the node has been able to take over. A later store outage or a rejected version does not reset this to
+    /// false.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.has_module() && self.view.borrow().has_store
@@ -244,7 +247,7 @@ mod tests {
     use super::*;
     use crate::view::InstanceView;
 
-    /// A tracker, and the state that a supervisor would publish after each change.
+    /// A tracker, and the view that a supervisor would publish after each change.
     struct Bench {
         tracker: ElectionTracker,
         view: NodeView,
@@ -361,7 +364,7 @@ mod tests {
         bench.reports(8, Report::Released);
         bench.reports(9, standby());
         assert_eq!(bench.changes(), [2, 1, 1, 1]);
-        // A read shows that no node leads. Then the same node leads again, which counts as another change.
+        // A read shows that no node leads. Then the node that led before leads again, which counts as another change.
         bench.reports(10, follows("third", 8));
         bench.reads(11, read(LeaseState::Expired, |_| {}));
         bench.reports(12, follows("third", 9));
@@ -396,7 +399,7 @@ mod tests {
         bench.reads(23, Ok(Reply::Read(Snapshot::Nothing)));
         bench.reads(24, read(LeaseState::Free, |record| record.outcome = Some(Outcome::Done)));
         assert_eq!(bench.tracker.vacant(at(30)), Duration::from_secs(7), "an election that is over needs nobody");
-        // If this node itself becomes the leader or stops leading, the change counts immediately.
+        // If this node itself becomes the leader or stops leading, the change counts at once, without a reading.
         bench.reads(30, read(LeaseState::Free, |_| {}));
         bench.reports(31, elected(4));
         assert_eq!(bench.tracker.vacant(at(39)), Duration::from_secs(8));

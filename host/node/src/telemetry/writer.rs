@@ -21,11 +21,11 @@ pub(super) fn spawn(queue: Arc<Queue>, events: Arc<Ring>, style: Style, sink: Si
 
 struct Writer {
     queue: Arc<Queue>,
-    /// Sink for the writer's own events.
+    /// The ring for the writer's own events, which report dropped lines.
     events: Arc<Ring>,
     formatter: Formatter,
     sink: Sink,
-    /// Lines of one term that have been dropped at their deadline since the last line was written.
+    /// Lines of one term that were dropped because their deadline passed, and are not reported yet.
     overdue: Option<Loss>,
 }
 
@@ -97,7 +97,7 @@ impl Writer {
         }
     }
 
-    /// Logs that lines were dropped. They have already been counted.
+    /// Logs that lines were dropped. The lines have already been counted.
     fn log_loss(&mut self, loss: Loss, reason: &str) {
         let event = Event::OutputDropped { lines: loss.lines, reason: reason.to_owned() };
         let entry = LogEntry { at: wall(), scope: Arc::clone(&loss.scope), term: loss.term, event, deadline: None };

@@ -1,4 +1,4 @@
-//! Confines the process that compiles untrusted modules. That process only computes, so it needs neither files nor the
+//! Confines the process that compiles untrusted modules. The process only computes, so it needs neither files nor the
 //! network.
 
 use std::io;
@@ -8,7 +8,7 @@ use seccompiler::{BackendError, BpfProgram};
 use super::filter::{Calls, flags, no_code};
 use super::{ConfineError, RunnerReach};
 
-/// The way in which the compiled code is used. It determines whether the compiler process may make memory executable.
+/// The use of the compiled code. The use determines whether the compiler process may make memory executable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Code {
     /// The process only sends the compiled code to the host, so it may execute only its own program's code.

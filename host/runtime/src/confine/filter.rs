@@ -2,7 +2,8 @@
 //! processes need.
 //!
 //! A call that is not listed, or whose arguments do not match, fails with `ENOSYS`, so that its caller can fall back to
-//! another call. `clone3` is not listed, since a filter cannot see its flags; libraries then fall back to `clone`.
+//! another call. `clone3` is not listed, since a filter cannot see the flags of `clone3`. Libraries then fall back to
+//! `clone`.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -13,8 +14,8 @@ use seccompiler::{
     SeccompRule,
 };
 
-/// Calls that each of our processes needs, and that have no effect outside the process. Calls on files require an open
-/// descriptor.
+/// Calls that each of our processes needs, and that have no effect outside the process. Those that act on a file need
+/// an open descriptor of the file.
 const NEEDED: &[libc::c_long] = &[
     libc::SYS_brk,
     libc::SYS_clock_getres,
@@ -58,7 +59,7 @@ pub(super) fn is(argument: u8, value: libc::c_int) -> Condition {
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, unsigned(value))
 }
 
-/// Requires exactly the flags in `value` to be set in the argument. Flags outside `mask` are ignored.
+/// Requires the flags within `mask` to be set exactly as in `value`. The argument's other flags may have any value.
 pub(super) fn flags(argument: u8, mask: libc::c_int, value: libc::c_int) -> Condition {
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(unsigned(mask)), unsigned(value))
 }
@@ -167,7 +168,7 @@ impl Calls {
     /// Allows TCP sockets, but no other protocol.
     pub(super) fn tcp(&mut self) -> Result<(), BackendError> {
         for family in [libc::AF_INET, libc::AF_INET6] {
-            // Check the protocol: other protocols also have stream sockets, and Landlock does not restrict those.
+            // Check the protocol, since other protocols also have stream sockets, and Landlock restricts only TCP.
             for protocol in [0, libc::IPPROTO_TCP] {
                 let stream = flags(1, !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC), libc::SOCK_STREAM);
                 self.when(libc::SYS_socket, [is(0, family), stream, is(2, protocol)])?;

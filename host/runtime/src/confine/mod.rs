@@ -1,5 +1,5 @@
 //! Confines a process to the resources that it needs, before it handles untrusted data. If an attacker then takes over
-//! the process through a bug, nothing else is within reach.
+//! the process through a bug, the attacker can reach nothing else.
 //!
 //! - [`to_computing`]: the process can use its memory, threads, CPU time and standard streams, but no files, no network
 //!   and no other process.
@@ -7,9 +7,9 @@
 //! - [`to_loading`], then [`to_running`]: the process can also use the descriptors that it was given, and the folders
 //!   and network that its coordinator was granted.
 //!
-//! The kernel enforces this in three ways: Landlock (files, TCP, signals, abstract sockets), a seccomp filter that
-//! rejects every unneeded call, and permanently dropped capabilities. If the kernel lacks a mechanism, the others still
-//! apply; [`missing`] lists the mechanisms that it lacks.
+//! The kernel enforces the confinement in three ways: Landlock (files, TCP, signals, abstract sockets), a seccomp
+//! filter that rejects every unneeded call, and permanently dropped capabilities. If the kernel lacks a mechanism, the
+//! others still apply; [`missing`] lists the missing mechanisms.
 
 mod computing;
 mod filter;
@@ -87,7 +87,8 @@ fn give_up_privileges() -> Result<(), ConfineError> {
 }
 
 /// Restricts file access to the granted folders. Allows TCP connections only if the network is granted, and only
-/// outgoing ones. Forbids signals to processes outside this Landlock domain, and connections to their abstract sockets.
+/// outgoing ones. Forbids sending signals to processes outside this Landlock domain, and connecting to the abstract
+/// sockets of such processes.
 fn give_up_files(reach: &RunnerReach<'_>) -> Result<RestrictionStatus, RulesetError> {
     let tcp = if reach.network { AccessNet::BindTcp.into() } else { AccessNet::from_all(LANDLOCK) };
     let mut rules = Ruleset::default()

@@ -1,16 +1,16 @@
 //! Confines a process that runs one instance of a guest. The process keeps the descriptors that it was given, and can
 //! use the folders and TCP connections that its coordinator was granted. Confinement has three steps. First, the
-//! template is confined before it maps untrusted code. Second, each process that it forks is confined to the
+//! template is confined before it maps untrusted code. Second, each process that the template forks is confined to the
 //! coordinator's grants. Third, the forked process is confined further once all its threads exist.
 //!
 //! The kernel cannot enforce everything, so the runner's own code must take these gaps into account:
 //!
 //! - A process with granted folders can query the metadata of any path (type, size, times, link target): Landlock
-//!   allows that, and a filter cannot see paths.
+//!   allows such queries, and a filter cannot see paths.
 //! - A read-only folder inside a writable folder is writable.
 //! - The addresses of connections are not checked.
-//! - A pipe or a memory file can be reopened through `/proc` with rights that its descriptor does not have. So memory
-//!   that must stay read-only is sealed, or its descriptor is closed after mapping.
+//! - A pipe or a memory file can be reopened through `/proc` with rights that its descriptor does not have. Memory that
+//!   must stay read-only is therefore sealed, or its descriptor is closed after mapping.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -25,8 +25,8 @@ use super::filter::{Calls, flags, is, no_code, null};
 pub struct RunnerReach<'a> {
     /// Granted folders, opened with `O_PATH`. The flag is true for a read-only folder.
     pub folders: &'a [(BorrowedFd<'a>, bool)],
-    /// True if the runner opens granted folders only when an instance starts, because some of them may not exist until
-    /// then.
+    /// True if any folder is granted, even if the folder does not exist yet. The runner then keeps the calls for files
+    /// while the guest runs, because it opens the folders again when an instance starts.
     pub files: bool,
     /// True if the runner makes TCP connections.
     pub network: bool,
@@ -48,9 +48,9 @@ pub fn to_forking() -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Confines this process permanently to the calls that it needs to prepare itself and to use its grants. Call this
-/// after [`to_forking`]. The process must have only one thread; threads created later inherit the confinement. It must
-/// already have its descriptors and shared memory.
+/// Permanently confines this process to the calls that it needs to prepare itself and to use its grants. Call this
+/// after [`to_forking`]. The process must have only one thread; threads created later inherit the confinement. The
+/// process must already have its descriptors and shared memory.
 ///
 /// # Errors
 /// [`ConfineError`] if a mechanism that the kernel supports fails. A mechanism that the kernel lacks is not an error.
@@ -62,7 +62,7 @@ pub fn to_loading(reach: &RunnerReach<'_>) -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Confines all threads of this process permanently to running a linked instance. Call this after [`to_loading`]. From
+/// Permanently confines all threads of this process to running a linked instance. Call this after [`to_loading`]. From
 /// then on, the process cannot start threads or load code, so its thread pool must have reached its full size. If no
 /// files are granted, `statx` is forbidden. The process must then query descriptors with `fstat`, not through the
 /// standard library, which calls `statx` with an empty path.
@@ -126,7 +126,7 @@ const FILES: &[libc::c_long] = &[
 
 #[cfg(not(target_arch = "aarch64"))]
 const RENAMEAT: libc::c_long = libc::SYS_renameat;
-/// This architecture has the call, but `libc` has no name for it.
+/// The number of `renameat` on this architecture, for which `libc` has no name.
 #[cfg(target_arch = "aarch64")]
 const RENAMEAT: libc::c_long = 38;
 
@@ -156,7 +156,7 @@ fn forking() -> Result<BpfProgram, BackendError> {
         libc::SYS_recvmsg,
         libc::SYS_setsid,
         // For `abort`. This filter cannot restrict the target to the calling process, since each fork has its own
-        // process id. Each fork later installs a filter that does.
+        // process id. Each fork later installs a filter that restricts the target.
         libc::SYS_tgkill,
     ]);
     calls.when(libc::SYS_clone, [is(0, libc::CLONE_PARENT | libc::SIGCHLD)])?;
@@ -184,7 +184,7 @@ fn preparing(files: bool, network: bool, holds: Option<BorrowedFd<'_>>) -> Resul
     calls.any_of(libc::SYS_fcntl, 1, &[libc::F_ADD_SEALS, libc::F_GET_SEALS])?;
     // Allow setting this process's limits.
     calls.when(libc::SYS_prlimit64, [is(0, 0)])?;
-    // tokio's signal handling creates a socket pair. It cannot pass descriptors, since `sendmsg` is forbidden.
+    // tokio's signal handling creates a socket pair. The pair cannot pass descriptors, since `sendmsg` is forbidden.
     let stream = flags(1, !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC), libc::SOCK_STREAM);
     calls.when(libc::SYS_socketpair, [is(0, libc::AF_UNIX), stream])?;
     // Allow installing the next filter, in `to_running`.
@@ -212,7 +212,7 @@ fn keeps(mut calls: Calls, holds: Option<BorrowedFd<'_>>) -> Result<Calls, Backe
 
 /// Returns the calls that a runner needs throughout its life. None of them can affect another process, take a lock that
 /// other processes wait for, or pass on a descriptor. `sendmsg` is not among them: it could pass descriptors, and a
-/// filter cannot see its message.
+/// filter cannot see the message.
 fn working(files: bool, network: bool) -> Result<Calls, BackendError> {
     let mut calls = Calls::needed()?;
     calls.all(OPEN);

@@ -30,7 +30,7 @@ const HOST: &str = "host";
 /// The controllers to enable, if available.
 const CONTROLLERS: [&str; 2] = ["memory", "cpu"];
 
-/// The control groups of a host's runners. Clones share them.
+/// The control groups of a host's runners. Clones share the groups.
 #[derive(Clone)]
 pub struct ControlGroups(Arc<Inner>);
 
@@ -38,7 +38,7 @@ struct Inner {
     folder: PathBuf,
     /// True if the memory controller is available.
     bounds_memory: bool,
-    /// Reports the first error; `None` after that.
+    /// Reports the first error to the operator. `None` after the first report.
     tell: Mutex<Option<Tell>>,
 }
 
@@ -87,8 +87,9 @@ impl ControlGroups {
         Ok(Some(Self(Arc::new(Inner { folder, bounds_memory, tell: Mutex::new(Some(Box::new(tell))) }))))
     }
 
-    /// Splits `group`. If `moves` is true, also moves this process into the host's part. Returns the folder for the
-    /// runners' groups, and true if the memory controller is available. Returns `None` if no controller is available.
+    /// Splits `group` into `host` and `runners`. If `moves` is true, also moves this process into the host's part.
+    /// Returns the folder for the runners' groups, and true if the memory controller is available. Returns `None` if no
+    /// controller is available.
     fn divide(group: &Path, moves: bool) -> Result<Option<(PathBuf, bool)>, ControlGroupsError> {
         let failed = |what| move |source| ControlGroupsError { group: group.to_owned(), what, source };
         let has = fs::read_to_string(group.join("cgroup.controllers")).map_err(failed("reading its controllers"))?;
@@ -121,8 +122,8 @@ impl ControlGroups {
         Ok(Some((folder, has.contains(&"memory"))))
     }
 
-    /// Moves a runner into a group of its own. Returns `None` if that fails. The runner must not have been reaped yet.
-    /// Blocks.
+    /// Moves a runner into a group of its own. Returns `None` if the move fails. The runner must not have been reaped
+    /// yet. Blocks.
     pub(crate) fn enter(&self, runner: Pid) -> Option<ControlGroup> {
         let Inner { folder, bounds_memory, .. } = &*self.0;
         let runner = runner.as_raw_nonzero().to_string();
@@ -190,12 +191,12 @@ impl ControlGroup {
     }
 }
 
-/// Writes to an existing kernel file.
+/// Writes to an existing file of the kernel. Never creates a file.
 fn write(file: impl AsRef<Path>, text: impl AsRef<[u8]>) -> io::Result<()> {
     OpenOptions::new().write(true).open(file)?.write_all(text.as_ref())
 }
 
-/// Creates a group if it does not exist.
+/// Creates a group, unless it exists already.
 fn make(group: &Path) -> io::Result<()> {
     match fs::create_dir(group) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),

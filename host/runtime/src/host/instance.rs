@@ -1,12 +1,12 @@
 //! The host's side of an instance, which is one running copy of a module in its own process.
 //!
 //! One task of the host supervises each instance. The task reads the runner's messages, does the work that only the
-//! host can do, and notices when the instance has ended. A kill does not wait for the task: it closes the page and
-//! sends SIGKILL through a pidfd.
+//! host can do, and notices when the instance has ended. A kill does not wait for the task. It closes the page, which
+//! is the memory that tells the runner its deadline, and sends SIGKILL through a pidfd.
 //!
 //! An instance is gone once its process has been reaped, all messages from the process have been read, and no commit
 //! for it is in progress. If the kernel cannot end the process yet, for example during a write to a disk that hangs,
-//! the instance is dying, and the supervisor is notified.
+//! the instance counts as dying, and the task notifies the supervisor.
 //!
 //! An instance that fails because its effects are refused counts as killed, since refusing effects is the first step of
 //! every kill. If the process dies for any other reason, the instance has failed, and the reported reason says how the
@@ -31,8 +31,8 @@ use crate::wire::shared::SharedMemory;
 use baton_base::clock::Clock;
 use baton_base::gate::Gate;
 
-/// Maximum time by which a runner may see its deadline pass before the host does. The two can differ because each
-/// process reads its clocks one after the other.
+/// Maximum time by which a runner may see its deadline pass before the host does. The two processes can differ because
+/// each process reads its clocks one after the other.
 const APART: Duration = Duration::from_millis(20);
 
 /// A running instance, held by its supervisor. Dropping this kills the instance.
@@ -40,15 +40,16 @@ pub trait InstanceHandle: Send {
     /// Waits for the next event. Cancel safe.
     fn next_event(&mut self) -> BoxFuture<'_, InstanceEvent>;
 
-    /// Asks the instance to stop. Only the first such request has an effect. If the `next` term also runs in this host,
-    /// the host first claims the state for that term and then asks the instance to stop. If the claim takes too long,
-    /// the host asks the instance to stop before the claim is complete.
+    /// Asks the instance to stop. Only the first request has an effect. If `next` is set, the next term also runs in
+    /// this host: the host first claims the state for the next term, and then asks the instance to stop. If the claim
+    /// takes too long, the host asks the instance to stop before the claim is complete.
     fn stop(&mut self, reason: StopReason, message: String, grace_ends: Time, next: Option<Term>);
 
-    /// Refuses all effects from now on, and kills the instance, whatever it is doing.
+    /// Refuses all effects from now on, and kills the instance at once, whatever the instance is doing.
     fn kill(&mut self);
 
-    /// Extends the deadlines after a renewal.
+    /// Extends both deadlines after a renewal. After `deadline`, effects are refused. At `abort_at`, the host ends its
+    /// own process if the instance is not gone.
     fn extend(&self, deadline: Time, abort_at: Time);
 
     /// Returns the time until effects are refused.
@@ -64,16 +65,17 @@ pub trait InstanceHandle: Send {
     fn effects(&self) -> EffectCounts;
 }
 
-/// The parts of an instance that its supervisor can use without waiting for the instance's task. Clones share them.
+/// The parts of an instance that its supervisor can use without waiting for the instance's task. Clones share these
+/// parts.
 #[derive(Clone)]
 pub(super) struct InstanceControl {
     pub(super) gate: Arc<Gate>,
     pub(super) killed: Arc<watch::Sender<bool>>,
-    /// True once a deadline was extended so late that the runner may already have seen it pass.
+    /// True once a deadline was extended so late that the runner may already have seen the earlier deadline pass.
     pub(super) lapsed: Arc<AtomicBool>,
     /// True once the kernel has accepted a SIGKILL for the process.
     pub(super) dying: Arc<watch::Sender<bool>>,
-    /// Set once the instance has been given to a runner.
+    /// Set once a runner has been assigned to the instance.
     pub(super) runner: Arc<OnceLock<RunnerHandle>>,
 }
 
@@ -129,14 +131,14 @@ impl InstanceControl {
         }
     }
 
-    /// True if the deadline has passed, or if the runner may already have seen it pass.
+    /// True if the deadline has passed, or if the runner may already have seen a deadline pass.
     pub(super) fn is_late(&self) -> bool {
         self.lapsed.load(Ordering::Acquire) || self.gate.remaining() <= APART
     }
 
     /// True if an effect was refused because the deadline had passed. The runner's report alone is not trusted, since a
-    /// runner could use it to hide a failure: an end after a refusal does not count as a failure, and the next instance
-    /// starts at once.
+    /// runner could hide a failure behind a false report: an end after a refusal does not count as a failure, and the
+    /// next instance starts at once.
     pub(super) fn was_refused(&self) -> bool {
         self.is_late() && self.runner.get().is_some_and(|runner| runner.tally.refused())
     }
@@ -148,8 +150,8 @@ pub struct Instance {
     pub(super) started: Time,
     pub(super) stop: watch::Sender<Option<StopNotice>>,
     pub(super) succeed: watch::Sender<Option<Successor>>,
-    /// The deferred stop request and its timer. When the timer fires, the host sends the request even if the state has
-    /// not been claimed for the successor yet.
+    /// The deferred stop request and its timer. When the timer fires, the host sends the request, even if the claim of
+    /// the state for the successor is not complete.
     pub(super) patience: Option<(Pin<Box<Sleep>>, StopNotice)>,
     pub(super) claim_ahead: Duration,
     pub(super) clock: Clock,
@@ -182,7 +184,7 @@ pub enum InstanceEvent {
 pub struct Gone {
     /// The cause, for the elector.
     pub end: End,
-    /// The guest's backtrace if it trapped.
+    /// The guest's backtrace, if the guest trapped.
     pub backtrace: Option<String>,
 }
 

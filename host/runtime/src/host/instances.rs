@@ -27,7 +27,7 @@ struct RunningInstance {
     gate: Weak<Gate>,
 }
 
-/// An instance's usage of each limited resource.
+/// An instance's usage of each limited resource: peaks, unless a field says otherwise.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct InstanceUsage {
     /// Memory, in bytes.
@@ -38,11 +38,11 @@ pub struct InstanceUsage {
     pub instances: LimitUsage,
     /// Handles of host resources.
     pub handles: LimitUsage,
-    /// Open files, folders and listings.
+    /// Files, folders and listings open at a time.
     pub files: LimitUsage,
-    /// Memory that the handles occupy in the runner, outside the guest's own memory (bytes).
+    /// Peak memory that the handles occupy in the runner, outside the guest's own memory (bytes).
     pub kept: u64,
-    /// HTTP requests in flight.
+    /// HTTP requests in flight at a time.
     pub requests: LimitUsage,
     /// Lines of output so far.
     pub lines: u64,
@@ -123,12 +123,12 @@ impl RunningInstances {
         there.map(|entry| (entry.election.clone(), entry.term, entry.tally.effects())).collect()
     }
 
-    /// Returns the resources that each instance uses now.
+    /// Returns the resources that each running instance has used, and those that its process uses now.
     pub fn in_use(&self) -> Vec<(ElectionName, Term, InstanceUsage)> {
         self.in_use_by(ProcessUse::of)
     }
 
-    /// Implements [`Self::in_use`]. `process` may be slow, so the list is not locked while it runs.
+    /// Implements [`Self::in_use`]. `process` may be slow, so the list is not locked while `process` runs.
     fn in_use_by(&self, process: impl Fn(Pid) -> ProcessUse) -> Vec<(ElectionName, Term, InstanceUsage)> {
         let running: Vec<RunningInstance> = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let in_use = |entry: RunningInstance| {

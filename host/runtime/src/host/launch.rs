@@ -23,7 +23,8 @@ use baton_store::state::{self, Claimant};
 /// Usual value of [`Launcher::claim_ahead`].
 pub const CLAIM_AHEAD: Duration = Duration::from_millis(250);
 
-/// Capacity of the event channel. It suffices, since `Begun`, `StepDown` and `Dying` are each sent at most once.
+/// Capacity of the event channel. This capacity suffices, since `Begun`, `StepDown` and `Dying` are each sent at most
+/// once.
 const EVENTS: usize = 3;
 
 /// Starts the instances of one coordinator, for all versions of its module.
@@ -41,8 +42,8 @@ pub struct Launcher {
     pub handover: state::Handover,
     /// State that was read in advance, while the lease was being acquired.
     pub read_ahead: state::ReadAhead,
-    /// Maximum time for which a stop request waits until the state is claimed for the next term. It never waits longer
-    /// than a quarter of the grace.
+    /// Maximum time for which a stop request waits until the state is claimed for the next term. The request never
+    /// waits longer than a quarter of the grace.
     pub claim_ahead: Duration,
     /// Arguments that the guest gets after the election's name.
     pub arguments: Vec<String>,
@@ -51,20 +52,20 @@ pub struct Launcher {
     /// Configuration of the guest. The guest gets it both as environment variables and as the content of
     /// `wasi:config/store`.
     pub config: Vec<(String, String)>,
-    /// Secrets in the guest's configuration. They are read again for each instance.
+    /// Secrets in the guest's configuration. The host reads them again for each instance.
     pub secrets: Vec<SecretSource>,
     /// The list of running instances.
     pub running: RunningInstances,
     /// The host's clock.
     pub clock: Clock,
-    /// Ends the host if an instance is not gone in time.
+    /// Ends the host's process if an instance is not gone in time.
     pub watchdog: Arc<Watchdog>,
 }
 
 /// Starts instances for a supervisor. [`Launcher`] is the implementation that starts real instances.
 pub trait Launch: Send + Sync {
-    /// Starts an instance of `module` that serves `term`. Any failure is reported by
-    /// [`InstanceEvent::Gone`](crate::InstanceEvent::Gone).
+    /// Starts an instance of `module` that serves `term`. The event [`InstanceEvent::Gone`](crate::InstanceEvent::Gone)
+    /// reports any failure.
     fn start(
         &self,
         module: &Module,
@@ -87,8 +88,8 @@ pub trait Launch: Send + Sync {
     /// lease.
     fn clear_handover(&self);
 
-    /// Returns a watch that is notified if timers fall behind while an instance runs, for example because the machine
-    /// was suspended.
+    /// Returns a receiver. The watchdog notifies it if timers fall behind while an instance runs, for example because
+    /// the machine was suspended.
     fn missed_by_timers(&self) -> watch::Receiver<()>;
 }
 
@@ -162,7 +163,7 @@ impl Launcher {
         };
         // The watchdog must know the instance before the instance starts.
         self.watchdog.watch(&gate);
-        // If there is nothing to wait for, start the instance on this thread, since waking another one takes time.
+        // If there is nothing to wait for, start the instance on this thread, since waking another thread takes time.
         let begun = instance_task.begin_at_once();
         let task = self.runners.handle().spawn(instance_task.run(begun));
         Instance {
@@ -178,8 +179,8 @@ impl Launcher {
         }
     }
 
-    /// Returns the guest's environment variables. A command has no interface from which to get its fencing token,
-    /// election and node. So it gets them in variables, which override configured variables of the same names.
+    /// Returns the guest's environment variables. A command usually does not import the contract, so the host also
+    /// passes its term, election and node in variables. These override configured variables of the same names.
     pub(super) fn environment(
         &self,
         module: &Module,

@@ -17,7 +17,7 @@ pub struct Policy {
     pub limits: Limits,
     /// Limits of the coordinator's state.
     pub state_limits: state::Limits,
-    /// Folders that the instances may use. Each instance opens them again when it starts.
+    /// Folders that the instances may use. The runner opens the folders again for each instance.
     pub folders: Vec<Folder>,
     /// Rights for HTTP requests.
     pub http: HttpPolicy,
@@ -28,7 +28,7 @@ pub struct Policy {
 /// Number of descriptors that a runner needs for itself, in addition to those that its guest uses.
 const DESCRIPTORS: u64 = 64;
 
-/// Memory (bytes) that a runner may use in addition to its guest's memory and call arguments.
+/// Memory (bytes) that a runner may use in addition to its guest's memory and its coordinator's state.
 const ROOM: u64 = 64 << 20;
 
 /// Maximum memory (bytes) that the kernel uses for a connection. There is one buffer for each direction, and the kernel
@@ -57,8 +57,8 @@ impl Policy {
         [own, own / 128, connections].into_iter().fold(0, u64::saturating_add)
     }
 
-    /// Returns the maximum number of bytes that one call may pass to the host. This leaves room for a commit that
-    /// exceeds the state's limits, so that the guest gets an error for it.
+    /// Returns the maximum number of bytes that one call may pass to the host. The maximum leaves room for a commit
+    /// that exceeds the state's limits, so that the guest gets an error for such a commit.
     pub(crate) fn call_bytes(&self, uses_state: bool) -> usize {
         let state = usize::try_from(self.state_limits.total).unwrap_or(usize::MAX);
         if uses_state { CALL_BYTES.saturating_add(state.saturating_mul(2)) } else { CALL_BYTES }

@@ -1,8 +1,8 @@
 //! Starts, watches, kills and reaps the processes of this program: templates and runners.
 //!
-//! One thread starts all templates. It must live as long as the host, since the kernel kills a process when the thread
-//! that started it exits (`PR_SET_PDEATHSIG`, prctl(2)). This applies to runners, too: a forked runner has the same
-//! parent as its template. The thread also reaps processes that no caller waits for.
+//! One thread starts all templates. The thread must live as long as the host, since the kernel kills a process when the
+//! thread that started the process exits (`PR_SET_PDEATHSIG`, prctl(2)). This applies to runners, too: a forked runner
+//! has the same parent as its template. The thread also reaps processes that no caller waits for.
 
 use std::ffi::CStr;
 use std::io::{self, IoSlice};
@@ -43,7 +43,7 @@ const MOST_DESCRIPTORS: usize = 8;
 pub struct Processes(Arc<Starter>);
 
 struct Starter {
-    /// Gives each runner a control group of its own, if the host may create them.
+    /// Gives each runner a control group of its own, if the host may create control groups.
     groups: Option<ControlGroups>,
     requests: Option<mpsc::Sender<Request>>,
     thread: Option<JoinHandle<()>>,
@@ -76,7 +76,7 @@ struct Adopt {
 /// A started process that no [`Process`] owns yet. Dropping this kills the process, which is then reaped.
 struct Started {
     pid: Pid,
-    /// `None` once a [`Process`] owns it.
+    /// `None` once a [`Process`] owns the process.
     pidfd: Option<OwnedFd>,
     back: mpsc::Sender<Request>,
 }
@@ -151,8 +151,8 @@ impl Processes {
     fn process(&self, mut started: Started) -> io::Result<Process> {
         let pidfd = started.pidfd.as_ref().ok_or(Errno::CHILD)?;
         let handle = Handle(Arc::new(pidfd.try_clone()?));
-        // SAFETY: an `OwnedFd` is the same open descriptor until it is dropped. The registration owns it, and gives it
-        // up only in `into_inner` and when the registration itself is dropped.
+        // SAFETY: an `OwnedFd` refers to the same descriptor until it is dropped. The registration owns the `OwnedFd`,
+        // and gives it up only in `into_inner` or when the registration itself is dropped.
         let registered = unsafe { AsyncFd::register_with_interest(pidfd.try_clone()?, Interest::READABLE)? };
         started.pidfd = None;
         let pid = started.pid;
@@ -300,10 +300,10 @@ fn serve(received: &mpsc::Receiver<Request>) {
             Ok(Request::Reap(pidfd, group)) => dying.push((pidfd, group)),
             Ok(Request::Remove(group)) => group.remove(),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
-            // The host is exiting. The processes that it has killed are reaped by init.
+            // The host is exiting. The init process reaps the processes that the host has killed.
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
         }
-        // Kill all of them, including those killed earlier: a second signal is harmless.
+        // Kill all dying processes, including those killed earlier: a second signal is harmless.
         for (pidfd, _) in &dying {
             kill(pidfd);
         }
@@ -349,8 +349,8 @@ fn start(program: &Path, descriptors: &[impl AsFd]) -> io::Result<(Pid, OwnedFd,
     }
 }
 
-/// Opens the pidfd of a forked runner. Returns an error if the process is not a child of this process. Otherwise, the
-/// host could later kill an unrelated process.
+/// Opens the pidfd of a forked runner. Returns an error if the process is not a child of this process. Without this
+/// check, the host could later kill an unrelated process.
 fn adopt(pid: Pid) -> io::Result<OwnedFd> {
     // The process has not been reaped, so the pid still refers to it.
     let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
@@ -392,9 +392,10 @@ pub(crate) fn receive(socket: impl AsFd) -> io::Result<Vec<OwnedFd>> {
     Ok(received)
 }
 
-/// Ties this process to its parent, the process `parent`: the kernel kills this process when the thread that started it
-/// exits. That thread lives as long as the parent. Also moves this process to a session of its own, and names it, since
-/// the path of its program does not show its role. Returns false if the parent has exited already.
+/// Ties this process to its parent, the process `parent`: the kernel kills this process when the thread that started
+/// this process exits. That thread lives as long as the parent. Also moves this process to a session of its own, and
+/// sets the name of the process, since the path of the program does not show its role. Returns false if the parent has
+/// exited already.
 ///
 /// # Errors
 /// Returns an error if a system call fails.

@@ -1,5 +1,5 @@
-//! The host's end of the connection to a runner. It reads the runner's messages, and does the work that only the host
-//! can do.
+//! The host's end of the connection to a runner. Reads the runner's messages, and does the work that only the host can
+//! do.
 
 use std::future::pending;
 use std::io;
@@ -48,7 +48,7 @@ pub(super) struct InstanceLoop<'a> {
     lookups: JoinSet<(u64, Result<Vec<Resolved>, String>)>,
     is_started: bool,
     is_stepping_down: bool,
-    /// Number of notices received so far, of which there may be at most [`TOLD`].
+    /// Number of notices received so far; at most [`TOLD`] are accepted.
     told: u32,
     /// Limits the rate of messages that need no response.
     lines: MessageLimit,
@@ -152,8 +152,8 @@ impl<'a> InstanceLoop<'a> {
         }
     }
 
-    /// Checks that a message conforms to the protocol. If not, returns a description of the violation. `unwritten` is
-    /// the number of bytes that have not been written to the runner yet.
+    /// Checks that a message conforms to the protocol. If the message does not, returns a description of the violation.
+    /// `unwritten` is the number of bytes that have not been written to the runner yet.
     fn check(&mut self, message: &FromRunner, unwritten: usize) -> Result<(), String> {
         let is_answered = matches!(message, FromRunner::Commit(_) | FromRunner::Resolve { .. });
         if !is_answered && !self.lines.admits() {
@@ -201,7 +201,7 @@ impl<'a> InstanceLoop<'a> {
         match message {
             FromRunner::Started => {
                 output.notice(Notice::Started(launcher.clock.now().since(self.task.started)));
-                // The receiver may be gone.
+                // Ignore the error: the receiver may have been dropped.
                 let _ = self.task.tell.try_send(InstanceEvent::Begun);
             }
             FromRunner::Line(stream, line) => {
@@ -219,7 +219,7 @@ impl<'a> InstanceLoop<'a> {
             FromRunner::NearLimit(near) => output.notice(Notice::NearLimit(near)),
             FromRunner::RefusedRequest(refused) => output.notice(Notice::RefusedRequest(&refused)),
             FromRunner::StepDown(reason) => {
-                // The receiver may be gone.
+                // Ignore the error: the receiver may have been dropped.
                 let _ = self.task.tell.try_send(InstanceEvent::StepDown(reason));
             }
             FromRunner::Commit(changes) => {
@@ -276,8 +276,7 @@ fn not_committed(error: CommitError) -> NotCommitted {
     }
 }
 
-/// Looks up a host name. The system's resolver cannot be interrupted. If its answer comes too late, the answer is
-/// dropped.
+/// Looks up a host name. The system's resolver cannot be interrupted. If the answer comes too late, it is dropped.
 async fn look_up(number: u64, host: String, port: u16, places: Arc<Semaphore>) -> (u64, Result<Vec<Resolved>, String>) {
     let Ok(place) = places.acquire_owned().await else { return (number, Err("the host is shutting down".to_owned())) };
     let found = tokio::task::spawn_blocking(move || {
@@ -290,8 +289,8 @@ async fn look_up(number: u64, host: String, port: u16, places: Arc<Semaphore>) -
     (number, found.map_err(|error| error.to_string()))
 }
 
-/// Waits until there is a successor, claims the state for it, and asks the guest to stop. Returns only if the claim has
-/// been superseded.
+/// Waits until there is a successor, claims the state for the successor, and asks the guest to stop. Returns only if
+/// another writer has superseded the claim.
 async fn claim_ahead(
     mut succeeded: watch::Receiver<Option<Successor>>,
     succession: Option<&HandoverClaim>,
@@ -304,7 +303,7 @@ async fn claim_ahead(
         {
             return superseded;
         }
-        // If this claim failed, the successor claims the state itself, while no instance runs.
+        // If this claim failed, the successor claims the state itself, after this instance has ended.
         ask_to_stop(stop, notice);
     }
     pending().await

@@ -1,4 +1,4 @@
-//! The runners of one coordinator: a process for each instance, prepared before there is a term.
+//! The runners of one coordinator: a process for each instance, prepared before the instance's term begins.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,12 +26,12 @@ use crate::wire::protocol::LOOKUPS;
 use crate::wire::protocol::{FromRunner, Messages, Setup, ToRunner, frame};
 use crate::wire::shared::{Others, SharedMemory};
 
-/// Timeout for forking a runner, and for preparing it. Each of these steps usually takes milliseconds.
+/// Timeout for forking a runner, and for preparing a runner. Each of these steps usually takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Timeout for preparing a runner with a rehearsal. After this time, the host creates a runner that does not rehearse.
-/// A rehearsal runs none of the module's code. It can still take long, since the module determines how much memory must
-/// be set up.
+/// Timeout for preparing a runner with a rehearsal, which is a trial start that makes the real start faster. After this
+/// time, the host creates a runner that does not rehearse. A rehearsal runs none of the module's code, but it can still
+/// take long, since the module determines how much memory must be set up.
 const REHEARSES_WITHIN: Duration = Duration::from_secs(2);
 
 /// Number of failed rehearsals after which the runners of a version no longer rehearse.
@@ -66,7 +66,8 @@ impl From<io::Error> for RunnerError {
     }
 }
 
-/// Creates runners for one coordinator, and keeps one ready for each version that may start next. Clones share them.
+/// Creates runners for one coordinator, and keeps one ready for each version that may start next. Clones share the
+/// runners.
 #[derive(Clone)]
 pub struct Runners(Arc<Inner>);
 
@@ -228,7 +229,7 @@ impl Runners {
         // The first fork also waits for the template to start and link.
         let forked = timeout(PATIENCE, async {
             match self.fork_once(module, template).await {
-                // The template has failed, so retry once with a new one.
+                // The template has failed, so retry once with a new template.
                 Err(RunnerError::Template(_)) => self.fork_once(module, template).await,
                 forked => forked,
             }
@@ -242,7 +243,7 @@ impl Runners {
         let (page, page_file) = Page::make()?;
         let (tally, tally_file) = SharedMemory::make("baton-tally", Others::Write)?;
         let mut descriptors = vec![theirs_in, theirs_out, page_file, tally_file];
-        // Take the lock before the runner exists. Once the runner is forked, only it holds the lock.
+        // Take the lock before the runner exists. Once the runner has been forked, only the runner holds the lock.
         descriptors.extend(self.0.templates.lock().await?);
         let (to, from) = (pipe::Sender::from_owned_fd(to)?, pipe::Receiver::from_owned_fd(from)?);
         let longest = policy.call_bytes(module.uses_state()).saturating_add(ENVELOPE);
@@ -257,7 +258,7 @@ impl Runners {
         let within = if rehearses { REHEARSES_WITHIN } else { PATIENCE };
         let setup = Setup { digest: module.digest(), policy: self.0.policy.clone(), rehearses };
         let prepared = timeout(within, async {
-            // A failed write is ignored: the runner's message or exit status says why it failed.
+            // Ignore a failed write: the runner's message or exit status says why the runner failed.
             let _ = ready.to.write_all(&frame(&ToRunner::Prepare(Box::new(setup)))?).await;
             match ready.from.next().await {
                 Ok(Some(FromRunner::Ready { has_folders })) => {
@@ -315,19 +316,19 @@ pub(crate) fn describe_exit(status: Status) -> String {
 }
 
 impl Ready {
-    /// True if the runner has not exited. The kernel may have killed it to free memory.
+    /// True if the runner has not exited. The kernel may have killed the runner to free memory.
     fn is_alive(&self) -> bool {
         self.process.is_alive()
     }
 
     /// True if the runner can run an instance. If a granted folder was missing when the runner was created, the runner
-    /// cannot use the folder, even if it exists by now. A new runner is then needed.
+    /// cannot use the folder, even if the folder exists by now. A new runner is then needed.
     fn is_fit(&self) -> bool {
         self.has_folders && self.is_alive()
     }
 }
 
-/// Makes a pipe. Returns its read end and its write end.
+/// Creates a pipe. Returns the read end and the write end.
 pub(crate) fn make_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(pipe_with(PipeFlags::CLOEXEC)?)
 }

@@ -1,4 +1,4 @@
-//! The task that supervises one instance: it waits until the instance has ended, and determines how it ended.
+//! The task that supervises one instance. Waits until the instance has ended, and determines how it ended.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -52,7 +52,7 @@ pub(super) struct InstanceTask {
     pub(super) dropped: AtomicU64,
 }
 
-/// A runner that was given an instance, and the rest of the start message that has not been written yet.
+/// A runner that was given an instance, and the part of the start message that has not been written yet.
 pub(super) struct Begun {
     pub(super) runner: Runner,
     pub(super) unwritten: Vec<u8>,
@@ -67,7 +67,7 @@ pub(super) struct Runner {
 pub(super) enum ExitCause {
     /// The runner reported the end.
     Ended(Box<Ended>),
-    /// The runner closed its pipe: it was killed, or died.
+    /// The runner closed its pipe: the runner was killed, or exited without a report.
     Silent,
     /// The instance could not start, or cannot continue.
     Cannot(End),
@@ -129,7 +129,7 @@ impl InstanceTask {
             gone = &mut until_gone => return gone,
             () = self.lingers() => {}
         }
-        // The channel has room, so sending fails only if the receiver is gone.
+        // The channel has room, so sending fails only if the receiver was dropped.
         let _ = self.tell.try_send(InstanceEvent::Dying);
         until_gone.await
     }
@@ -152,8 +152,8 @@ impl InstanceTask {
         });
         let mut died = None;
         if let Some(Runner { mut process, .. }) = runner {
-            // Kill the runner: it may still be running, even if it has closed its pipe or reported its end. All its
-            // messages have been handled.
+            // Kill the runner: it may still be running, even if it has closed its pipe or reported its end. All
+            // messages from the runner have been handled.
             self.control.end(process.handle());
             // If waiting fails, nothing proves that the process has exited. The instance then does not count as gone,
             // and the watchdog ends the host in time.
@@ -163,7 +163,7 @@ impl InstanceTask {
             };
         }
         if let Some(RunnerHandle { tally, .. }) = self.control.runner.get() {
-            // A killed runner could not report the last lines that it dropped.
+            // A killed runner could not report the last lines that it dropped, so report them here.
             self.report_dropped(tally.usage().dropped.saturating_sub(self.dropped.load(Ordering::Relaxed)));
         }
         let gone = self.judge(cause, died);
@@ -245,7 +245,7 @@ impl InstanceTask {
             let claimed = states.claim(self.term, Arc::clone(&self.control.gate)).await;
             *claim = Some(claimed.map_err(|error| match error {
                 ClaimError::Superseded(term) => End::Superseded { term },
-                // Do not retry on this node: it would read the same bytes.
+                // Do not retry on this node: a retry would read the same bytes.
                 ClaimError::Document(_) => End::Fatal(error.to_string()),
                 ClaimError::Store(_) => End::Unable(error.to_string()),
                 ClaimError::TermOver => crashed(error.to_string()),
@@ -261,7 +261,7 @@ impl InstanceTask {
             .map_err(|error| ended_by(&error, format!("cannot send the start message to the runner: {error}")))
     }
 
-    /// Reads the current secrets. Reading a file may block forever, so it runs on a blocking thread.
+    /// Reads the current secrets. Reading a file may block forever, so the read runs on a blocking thread.
     async fn secrets(&self) -> Result<Vec<(String, String)>, String> {
         let sources = self.launcher.secrets.clone();
         if sources.iter().all(|source| source.file().is_none()) {
@@ -272,8 +272,9 @@ impl InstanceTask {
     }
 }
 
-/// Returns a remedy if a system call of the host failed because processes, descriptors, memory or disk space ran out.
-/// Such an error does not count against the version, since the runner limits the guest's own use of these resources.
+/// Returns a remedy if a system call of the host failed because processes, descriptors, memory or disk space ran out,
+/// or because a sandbox forbids the call. Such an error does not count against the version, since the runner limits the
+/// guest's own use of resources.
 fn shortage(error: &io::Error) -> Option<&'static str> {
     match Errno::from_io_error(error)? {
         Errno::AGAIN => {

@@ -1,5 +1,5 @@
-//! The template processes of a host. A template maps and links the code of one version, runs none of it, and forks the
-//! runners that run it. Coordinators that run the same version share a template.
+//! The template processes of a host. A template maps and links the code of one version, but runs none of the code. It
+//! forks the runners that run the code. Coordinators that run the same version share a template.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,27 +21,27 @@ use crate::host::runners::{RunnerError, make_pipe};
 use crate::module::Module;
 use crate::wire::protocol::{FromTemplate, Messages, ToLink, frame};
 
-/// Timeout for a fork. A fork usually takes 1 ms, so a template that exceeds the timeout is stopped or broken.
+/// Timeout for a fork. A fork usually takes 1 ms, so a template that exceeds the timeout is suspended or broken.
 const FORKS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Longest message from a template (bytes).
 const LONGEST: usize = 1 << 20;
 
-/// Creates templates. Clones share them.
+/// Creates templates. Clones share the templates.
 #[derive(Clone)]
 pub struct Templates(Arc<Inner>);
 
 struct Inner {
     program: PathBuf,
     processes: Processes,
-    /// The file that each runner locks, to prove to other nodes that it still exists.
+    /// The file that each runner keeps locked. The lock shows other nodes that the runner still exists.
     lock_file: Option<Arc<LockFile>>,
     /// Templates in use, by the module's digest.
     known: Mutex<HashMap<Digest, Weak<Template>>>,
 }
 
-/// The template of one version. Its process is started when it is first needed, and restarted if it has exited.
-/// Dropping this ends the process.
+/// The template of one version. The process starts when it is first needed, and again if it has exited. Dropping this
+/// ends the process.
 pub(crate) struct Template {
     templates: Templates,
     module: Module,
@@ -101,7 +101,7 @@ impl Template {
     ///
     /// # Errors
     /// [`RunnerError`] says why there is no runner. After [`RunnerError::Template`], a runner with these descriptors
-    /// may exist nevertheless. So the next attempt must use new descriptors.
+    /// may exist nevertheless. The next attempt must therefore use new descriptors.
     pub(crate) async fn fork(&self, descriptors: &[OwnedFd]) -> Result<Process, RunnerError> {
         let processes = &self.templates.0.processes;
         let mut live = self.live.lock().await;
@@ -121,14 +121,14 @@ impl Template {
         }
     }
 
-    /// Starts the template's process, and waits until it has linked the version. The caller sets the timeout.
+    /// Starts the template's process, and waits until the process has linked the version. The caller sets the timeout.
     async fn link(&self) -> Result<Live, RunnerError> {
         let Inner { program, processes, .. } = &*self.templates.0;
         let ((theirs_in, to), (from, theirs_out)) = (make_pipe()?, make_pipe()?);
         let (mut to, from) = (pipe::Sender::from_owned_fd(to)?, pipe::Receiver::from_owned_fd(from)?);
         let descriptors = vec![theirs_in, theirs_out, self.module.code()?];
         let (mut process, socket) = processes.start(program, descriptors).await?;
-        // A failed write is ignored: the template's answer or its exit status says why it failed.
+        // Ignore a failed write: the template's answer or exit status says why the template failed.
         let _ = to.write_all(&frame(&ToLink { outline: self.module.outline() })?).await;
         match Messages::new(from, LONGEST).next().await? {
             Some(FromTemplate::Linked) => {
@@ -148,8 +148,8 @@ impl Live {
     /// Cancel safe: the next call kills a runner whose caller has given up.
     ///
     /// # Errors
-    /// Returns an error if the template failed. The template must not be used again, since it is unknown to which
-    /// request its next answer belongs.
+    /// Returns an error if the template failed. The template must not be used again, since the next answer may belong
+    /// to another request.
     async fn fork(&mut self, processes: &Processes, descriptors: &[OwnedFd]) -> io::Result<io::Result<Pid>> {
         while self.asked > 0 {
             if let Ok(stray) = self.answer().await? {

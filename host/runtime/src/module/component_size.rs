@@ -11,10 +11,10 @@ use wasmtime_environ::{ScopeVec, Tunables};
 pub(crate) struct ComponentSize {
     pub instances: u64,
     /// Number of instantiation steps, plus the number of imports and exports, and the number of globals and segments in
-    /// all core modules. Each takes memory in the process that loads the component, and a small component can have
-    /// millions of them.
+    /// all core modules. Each of these takes memory in the process that loads the component, and a small component can
+    /// have millions of them.
     pub steps: usize,
-    /// True if the component contains no start function, so that instantiating it runs none of its code.
+    /// True if the component contains no start function. Instantiating the component then runs none of its code.
     pub is_inert: bool,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn component_size(binary: &[u8]) -> wasmtime::Result<ComponentSize> {
 }
 
 /// Counts the globals and segments of all core modules, instantiated or not. Wasmtime keeps a description of each,
-/// which takes many times more memory than its encoding.
+/// which takes many times more memory than the encoding in the binary.
 fn declared(binary: &[u8]) -> usize {
     let payloads = Parser::new(0).parse_all(binary).map_while(Result::ok);
     let counts = payloads.map(|payload| match payload {
@@ -67,7 +67,8 @@ fn is_inert(binary: &[u8]) -> bool {
 
 /// Returns the highest of three numbers that wasmtime limits: core instances (`instances`), memories and tables.
 pub(crate) fn most(component: &Component, instances: u64) -> u64 {
-    // `resources_required` returns `None` for a component that imports core modules, which no host provides.
+    // `resources_required` returns `None` for a component that imports core modules. Such a component cannot run here
+    // anyway.
     let others = component.resources_required().map_or(0, |needs| needs.num_memories.max(needs.num_tables));
     instances.max(others.into())
 }

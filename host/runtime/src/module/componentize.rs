@@ -60,7 +60,7 @@ pub(crate) fn componentize(module: &[u8]) -> Result<(Vec<u8>, Wrapped), Unwrappa
 }
 
 /// Rejects component types with cyclic dependencies between packages, or with too many packages. Only damaged modules
-/// have such types. The encoder would recurse through them until its stack overflows and the process crashes.
+/// have such types. The encoder would recurse through the types until the stack overflows and the process crashes.
 fn check_types(module: &[u8]) -> Result<(), String> {
     for payload in Parser::new(0).parse_all(module) {
         if let Payload::CustomSection(section) = payload.map_err(|error| error.to_string())?
@@ -106,8 +106,8 @@ fn needs(types: &[u8]) -> wasmparser::Result<Needs> {
 
 /// Records which packages use types from other packages.
 fn note_needs(world: &[ComponentTypeDeclaration<'_>], needs: &mut Needs) {
-    // `types` holds, for each type of the world, the packages that it comes from. `interfaces` holds each interface's
-    // package.
+    // `types` holds, for each type of the world, the packages that the type comes from. `interfaces` holds each
+    // interface's package.
     let (mut types, mut interfaces) = (Vec::<BTreeSet<String>>::new(), Vec::<Option<String>>::new());
     let of = |types: &[BTreeSet<String>], index: u32| types.get(index as usize).cloned().unwrap_or_default();
     for declaration in world {
@@ -181,7 +181,8 @@ fn adapter(marks: &Marks) -> &'static [u8] {
     if marks.exports_start { WASI_SNAPSHOT_PREVIEW1_COMMAND_ADAPTER } else { WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER }
 }
 
-/// Features of a core module that determine how to wrap it. For a component, the features of all its core modules.
+/// Features of a core module that determine how to wrap the module; for a component, the features of all its core
+/// modules.
 #[derive(Default)]
 struct Marks {
     has_types: bool,

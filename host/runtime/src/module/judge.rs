@@ -21,9 +21,9 @@ const MOST_PROBLEMS: usize = 20;
 /// Maximum length of one problem, in characters. The rest is cut off.
 const LONGEST_PROBLEM: usize = 500;
 
-/// Maximum total number of imports and exports. Each takes host memory, and no tool produces more than this.
+/// Maximum total number of imports and exports. Each takes host memory, and no tool produces more.
 const MOST_INTERFACES: usize = 10_000;
-/// Maximum nesting depth of components. Each level takes host memory, and no tool produces more than this.
+/// Maximum nesting depth of components. Each level takes host memory, and no tool produces more levels.
 const DEEPEST: u32 = 1_000;
 
 /// The kind of a component, by its exports.
@@ -45,7 +45,7 @@ pub struct Import {
     pub granted: bool,
     /// The condition for the grant, or the consequence of not having the grant; empty if granted.
     pub needs: String,
-    /// True if a component can import the interface, whether it is granted or not.
+    /// True if a component can import the interface, even if the interface is not granted.
     #[serde(skip)]
     is_there: bool,
 }
@@ -110,7 +110,8 @@ impl Interfaces {
 }
 
 /// Returns true if the file contains the whole module, as far as the lengths of its sections show. A module that is
-/// nested too deeply counts as complete: it is not checked, since the parser would allocate memory for each level.
+/// nested too deeply counts as complete: the function stops early, since the parser would allocate memory for each
+/// level.
 pub fn is_complete(module: &[u8]) -> bool {
     let mut depth = 0_u32;
     for payload in Parser::new(0).parse_all(module) {
@@ -209,11 +210,11 @@ fn import(name: &str) -> Import {
     Import { name: name.to_owned(), granted, needs, is_there: is_there || granted }
 }
 
-/// The WASI version that this host supports: the version of the packages in wasmtime-wasi 48 and wasmtime-wasi-http 48.
+/// The WASI version that this host supports. Must match the packages in wasmtime-wasi 48 and wasmtime-wasi-http 48.
 const WASI_VERSION: &str = "0.2.12";
 
-/// Returns the version of an import if it is a WASI 0.2 version newer than this host's. Such an import works here
-/// unless it uses something that the newer version added.
+/// Returns the version of an import if it is a WASI 0.2 version newer than this host's. Such an import works here,
+/// unless the component uses something that the newer version added.
 pub(crate) fn newer_wasi(import: &str) -> Option<&str> {
     let (_, version) = import.strip_prefix("wasi:")?.rsplit_once('@')?;
     (is_wasi_0_2(import) && numbers(version) > numbers(WASI_VERSION)).then_some(version)
@@ -425,7 +426,8 @@ mod tests {
         assert!(!is_complete(&importing(1)[..12]) && is_complete(&importing(1)));
     }
 
-    /// If [`fit`] accepts a version, wasmtime must be able to link it, and its exports must be found.
+    /// Checks that wasmtime links a component whenever [`fit`] accepts the component's version, and finds the
+    /// component's exports.
     #[test]
     fn component_for_an_earlier_patch_links_with_a_later_host() {
         let engine = Engine::new().unwrap();

@@ -41,7 +41,7 @@ pub const LARGEST_MODULE: u64 = 64 << 20;
 /// since compiling it could use too much host memory.
 const MOST_STEPS: usize = 100_000;
 
-/// A module cannot run here. The messages identify the module by its file, or by its digest if it does not come from a
+/// The reason why a module cannot run here. The messages name the module's file, or the module's digest if there is no
 /// file.
 #[derive(Debug, thiserror::Error)]
 pub enum ModuleError {
@@ -119,14 +119,15 @@ pub struct Module {
     code: Arc<File>,
 }
 
-/// Properties of a module. They are stored in the file that contains the module's code, after the code.
+/// Properties of a module. The file that contains the module's compiled code also contains these properties, after the
+/// code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Outline {
     pub(crate) kind: ModuleKind,
     /// True if the module uses state. The state must then be claimed for a term before the term's instance starts.
     pub(crate) uses_state: bool,
-    /// True if the module always asks for folders at startup, as a preview 1 module does, whether or not its program
-    /// needs them.
+    /// True if the module always asks for folders at startup, even if its program needs none, as a preview 1 module
+    /// does.
     pub(crate) asks_for_folders: bool,
     /// True if instantiation runs no code of the module.
     pub(crate) is_inert: bool,
@@ -228,7 +229,7 @@ impl Module {
         Ok(Self::new(&bytes, outline, file))
     }
 
-    /// Checks a module as far as possible without compiling it, and then compiles it. The result is valid in every
+    /// Checks a module as far as possible without compiling, and then compiles the module. The result is valid in every
     /// process that runs this same program with an equally configured engine. `name` is for error messages.
     ///
     /// # Errors
@@ -248,8 +249,8 @@ impl Module {
         Self { digest: Digest::of(bytes), size: bytes.len() as u64, outline, code: Arc::new(code) }
     }
 
-    /// Checks a module without compiling it. It must be WebAssembly; a component must have a known kind and import only
-    /// available interfaces. This is fast.
+    /// Checks a module without compiling it. The module must be WebAssembly. If it is a component, it must have a known
+    /// kind and import only available interfaces. This check is fast.
     ///
     /// # Errors
     /// [`ModuleError`] says why the module cannot run here.
@@ -328,7 +329,7 @@ impl Module {
         self.code.try_clone().map(Into::into)
     }
 
-    /// Size of the module's file (bytes).
+    /// Returns the size of the module's file (bytes).
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -341,7 +342,8 @@ impl Linked {
     /// Returns the reasons why the module cannot run here.
     ///
     /// # Safety
-    /// The file must begin with the code that [`Module::precompile`] returned and must never change: the code is run.
+    /// The file must begin with the code that [`Module::precompile`] returned and must never change, because the code
+    /// is run later.
     pub(crate) unsafe fn map(engine: &Engine, outline: Outline, code: &OwnedFd) -> Result<Self, Vec<String>> {
         let path = PathBuf::from(format!("/proc/self/fd/{}", code.as_raw_fd()));
         // SAFETY: the caller promises that the file begins with what `Module::precompile` returned and never changes.
@@ -406,7 +408,7 @@ fn as_component<'a>(
     }
 }
 
-/// Measures a component before it is compiled. Rejects it if instantiating it would take too many steps.
+/// Measures a component before it is compiled. Rejects a component whose instantiation would take too many steps.
 fn measure_component(name: &str, component: &[u8]) -> Result<ComponentSize, ModuleError> {
     let counted = component_size(component).map_err(|error| invalid(name, &error))?;
     if counted.steps > MOST_STEPS {
@@ -439,11 +441,11 @@ fn check(name: &str, component: &[u8]) -> Result<(), ModuleError> {
     }
 }
 
-/// Does all the work that can be done before the instance's term begins.
+/// Links a component and creates its memory image, before the instance's term begins.
 fn prepare(engine: &Engine, component: &Component, kind: ModuleKind) -> wasmtime::Result<EntryPoint> {
     let entry = enter(engine, component, kind)?;
-    // Create the memory image now, so that the first instance does not have to wait for it. The image may contain a 20
-    // MB interpreter.
+    // Create the memory image now, so that the first instance does not have to wait. The image may contain a 20 MB
+    // interpreter.
     component.initialize_copy_on_write_image()?;
     Ok(entry)
 }

@@ -19,7 +19,7 @@ fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'$')
 }
 
-/// Returns the plain form of a mangled Rust name.
+/// Demangles a Rust name. Returns `None` for other names, and for names that are too long.
 fn demangled(name: &str) -> Option<String> {
     let name = rustc_demangle::try_demangle(name).ok().filter(|_| name.len() <= LONGEST)?;
     let mut plain = Bounded(String::new());
@@ -27,7 +27,7 @@ fn demangled(name: &str) -> Option<String> {
     Some(plain.0)
 }
 
-/// A string of at most `LONGEST` bytes. Writing more to it fails.
+/// A string of at most `LONGEST` bytes. A write beyond this length fails.
 struct Bounded(String);
 
 impl fmt::Write for Bounded {
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn name_stays_mangled_when_plain_form_is_too_long() {
-        // Each step refers to the previous type twice, so it doubles the length of the plain form.
+        // Each step refers to the previous type twice, and so doubles the length of the plain form.
         let mut name = "_RINvC1a1bTuuE".to_owned();
         for at in ["9", "e"].into_iter().cycle().take(40) {
             write!(name, "TB{at}_B{at}_E").unwrap();

@@ -33,8 +33,8 @@ impl Wire {
     pub(super) fn report_panics(&self) {
         let wire = self.clone();
         std::panic::set_hook(Box::new(move |panic| {
-            // If the thread panicked while it was sending a message, it still holds the lock. No message can then be
-            // sent.
+            // If the thread panicked while it was sending a message, the thread still holds the lock. No message can
+            // then be sent.
             if let Ok(mut to_host) = wire.0.try_lock()
                 && let Ok(message) = frame(&FromRunner::Panicked(panic.to_string()))
             {
@@ -71,7 +71,7 @@ pub(crate) struct Lookups {
     waiting: Arc<Mutex<HashMap<u64, Waiting>>>,
 }
 
-/// A lookup in flight. It holds its permit until the host answers, even if the caller has given up.
+/// A lookup in flight. The lookup holds its permit until the host answers, even if the caller has given up.
 struct Waiting {
     answer: oneshot::Sender<Result<Vec<Resolved>, String>>,
     _place: OwnedSemaphorePermit,
@@ -88,7 +88,7 @@ impl Lookups {
         Self::new(Wire::new(File::create("/dev/null").unwrap_or_else(|error| panic!("{error}"))))
     }
 
-    /// Returns the addresses of a host name, with this port.
+    /// Returns the socket addresses of a host name and a port.
     ///
     /// # Errors
     /// Returns the error message of the system's resolver.

@@ -1,6 +1,6 @@
-//! Interfaces that can be imported without a grant. They exist because most language runtimes import files and sockets,
-//! even if the program uses neither. If the program does use such an interface, it gets an ordinary error of its
-//! language, and the host's log names the missing grant.
+//! Interfaces that can be imported without a grant. Most language runtimes import files and sockets, even if the
+//! program uses neither. If the program does use such an interface, the program gets an ordinary error of its language,
+//! and the host's log names the missing grant.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     ip_name_lookup::add_to_linker::<Guest, Refuser>(linker, |guest| Refused(guest))
 }
 
-/// Reports what an instance tries to use without a grant, once for each kind.
+/// Reports attempts of an instance to use something without a grant. Reports only the first attempt of each kind.
 pub(crate) struct Denials {
     output: Arc<dyn Output>,
     told: Vec<&'static str>,

@@ -1,7 +1,7 @@
 //! Files in the folders that a coordinator was granted.
 //!
-//! Wraps wasmtime's implementation, so that each call must pass the gate. An operation that has started cannot be
-//! cancelled.
+//! Wraps wasmtime's implementation, so that each access to a file must pass the gate. An operation that has started
+//! cannot be cancelled.
 
 use std::sync::Arc;
 
@@ -37,8 +37,8 @@ pub(crate) struct Folders {
 }
 
 impl Folders {
-    /// Opens the granted folders. Rejects a folder that has been replaced since the host started: the new folder is not
-    /// the one that was granted.
+    /// Opens the granted folders. Rejects a folder that has been replaced since the host started, because the operator
+    /// granted the original folder.
     ///
     /// # Errors
     /// Returns an error that names the folder that cannot be opened, and the reason.
@@ -194,8 +194,8 @@ impl types::HostDescriptor for FileAccess<'_> {
         unlink_file_at(folder: Resource<Descriptor>, path: String) -> ();
     }
 
-    /// Sets a file's times through a descriptor. The runner's filter forbids setting times by path, since Landlock
-    /// would not restrict it. The times of a symbolic link cannot be set, since the link itself cannot be opened.
+    /// Sets a file's times through a descriptor. The runner's filter forbids setting times by path, since Landlock does
+    /// not restrict such a call. The times of a symbolic link cannot be set, since the link itself cannot be opened.
     async fn set_times_at(
         &mut self,
         folder: Resource<Descriptor>,
@@ -289,7 +289,7 @@ impl types::HostDescriptor for FileAccess<'_> {
     }
 }
 
-/// Returns the error for the guest. It has no details, since they were already reported.
+/// Returns the error for the guest. The error has no details, since [`Holdings`] has already reported them to the host.
 fn no_memory(_: TooMuch) -> FsError {
     types::ErrorCode::InsufficientMemory.into()
 }
@@ -335,7 +335,7 @@ struct Guarded<S> {
 }
 
 /// The gate of a [`Guarded`] stream. Also keeps the file and the buffer's token until the stream is dropped, so that
-/// both are counted as in use.
+/// [`Holdings`] counts both as in use.
 struct Guard {
     gate: Arc<RunnerGate>,
     _kept: Descriptor,
@@ -383,7 +383,7 @@ impl Pollable for Guarded<DynOutputStream> {
 impl OutputStream for Guarded<DynOutputStream> {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
         self.guard.pass()?;
-        // Limit the size, since the bytes stay in the runner's memory until they are written.
+        // Limit the size, since the runner keeps the bytes in memory until they are written.
         if bytes.len() > BUFFER {
             return Err(StreamError::trap("the coordinator wrote more at once than `check-write` permits"));
         }

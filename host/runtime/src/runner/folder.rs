@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 /// The syntax of a grant.
 const FORM: &str = "HOST::GUEST, or HOST::GUEST:ro for read-only access, as in /srv/data::/data";
 
-/// A folder that a coordinator may use. The grant covers only the folder that was at this path when the host started.
+/// A folder that a coordinator may use. The grant covers only the folder that was at the path `host` when the host
+/// started.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Folder {
     /// Path on the host, as the operator wrote it.
@@ -98,8 +99,8 @@ impl Folder {
         &self.real
     }
 
-    /// Opens the folder if it is still the one that was granted. Symbolic links were resolved when the host started.
-    /// Any link on the path was therefore created later, and is not followed.
+    /// Opens the folder, if the path still leads to the folder that was granted. Symbolic links were resolved when the
+    /// host started. Any symbolic link on the path was therefore created later, and is not followed.
     ///
     /// # Errors
     /// Returns why the folder cannot be opened, and what to do.

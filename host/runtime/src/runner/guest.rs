@@ -43,7 +43,7 @@ pub(crate) use bindings::{Coordinator, CoordinatorPre};
 
 /// The WIT package that contains the world for coordinators.
 pub(crate) const CONTRACT: &str = "baton:host";
-/// Version of [`CONTRACT`].
+/// Version of [`CONTRACT`] that this host provides.
 pub(crate) const CONTRACT_VERSION: &str = "0.1.0";
 
 /// Interfaces that every coordinator is granted: the contract, and the interfaces that a program needs to start, print,
@@ -110,7 +110,7 @@ pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     state_contract::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)
 }
 
-/// Gives `wasi:io` the only part of a guest that it needs: the resource table.
+/// Gives `wasi:io` access to the guest's resource table only.
 struct Resources;
 
 impl HasData for Resources {
@@ -150,7 +150,7 @@ pub(crate) struct Guest {
     pub(crate) looks: PollTracker,
     pub(crate) denials: Denials,
     pub(crate) term: TermContext,
-    /// The coordinator's state, loaded before the instance starts, if its module uses state.
+    /// The coordinator's state, loaded before the instance starts, if the module uses state.
     pub(crate) state: Option<LocalState>,
     pub(crate) http: Http,
 }
@@ -161,13 +161,13 @@ impl WasiView for Guest {
     }
 }
 
-/// Becomes ready when the instance is asked to stop, and then stays ready.
+/// Becomes ready when the host asks the instance to stop, and then stays ready.
 struct StopSignal(watch::Receiver<Option<StopNotice>>);
 
 #[wasmtime_wasi::async_trait]
 impl Pollable for StopSignal {
     async fn ready(&mut self) {
-        // The sender lives as long as the instance. If the sender is gone, no stop request will arrive.
+        // The sender lives as long as the instance. If the sender was dropped, no stop request will arrive.
         if self.0.wait_for(Option::is_some).await.is_err() {
             std::future::pending().await
         }

@@ -3,7 +3,7 @@
 //!
 //! The memory for handles and files cannot be measured directly. Instead, each call that leaves data in the runner adds
 //! an upper bound on the size of the data to a sum. If the sum exceeds the limit, the actual size is computed
-//! ([`weight`]). So the sum is exact when it matters, and costs almost nothing otherwise. For tiny handles, only their
+//! ([`weight`]). So the sum is exact near the limit, and costs almost nothing otherwise. For tiny handles, only their
 //! number is limited.
 
 use std::any::Any;
@@ -24,8 +24,8 @@ use baton_base::clock::Clock;
 /// Minimum interval between two counts of the handles.
 const COUNT_HANDLES_EVERY: Duration = Duration::from_millis(100);
 
-/// Number of calls to [`Holdings::table`] between two checks whether it is time to count again, because each check
-/// reads the clock.
+/// Number of calls to [`Holdings::table`] between two checks whether a count is due. Each check reads the clock, so not
+/// every call checks.
 const LOOK_EVERY: u32 = 64;
 
 /// Memory (bytes) that the runner may keep for an instance, in addition to the memory that the instance was granted but
@@ -47,8 +47,8 @@ pub(crate) struct Holdings {
     kept: u64,
     /// The files that the instance has opened. Some may have been closed since.
     files: Vec<Weak<dyn Any + Send + Sync>>,
-    /// A token that is cloned for each buffer whose size cannot be measured. Its reference count shows how many such
-    /// buffers exist.
+    /// A token that is cloned for each buffer whose size cannot be measured. The token's reference count shows how many
+    /// such buffers exist.
     buffers: Arc<()>,
     /// Limits that have been reported as nearly reached.
     told: Vec<LimitKind>,
@@ -83,7 +83,8 @@ impl Holdings {
         }
     }
 
-    /// Returns the handles. Since wasmtime does not report new handles, this also counts them from time to time.
+    /// Returns the handles. Since wasmtime does not report new handles, this function also counts the handles from time
+    /// to time.
     pub(crate) fn table(&mut self) -> &mut ResourceTable {
         self.asked += 1;
         if self.asked >= LOOK_EVERY {
@@ -201,8 +202,8 @@ impl Holdings {
     }
 
     /// Determines the peak number of handles when the instance ends. A table never gives up a slot, so the peak is the
-    /// total number of slots, used and free. To count the free slots, this function sets the table's capacity to 0 and
-    /// adds handles until the table refuses: it then accepts new handles only in free slots.
+    /// total number of slots, used and free. To count the free slots, this function sets the table's capacity to 0. The
+    /// table then accepts new handles only in free slots, so the function adds handles until the table refuses.
     pub(crate) fn finish(&mut self) {
         self.weigh();
         let held = self.table.iter_mut().count() as u64;
@@ -211,7 +212,7 @@ impl Holdings {
         self.tally.handles.fetch_max(held + free, Ordering::Relaxed);
     }
 
-    /// Reports that 80% of a limit is used, once for each limit.
+    /// Reports that at least 80% of a limit is used. Reports each limit only once.
     fn near(&mut self, what: LimitKind, used: u64, limit: u64) {
         if used.saturating_mul(5) >= limit.saturating_mul(4) && used > 0 && !self.told.contains(&what) {
             self.told.push(what);
@@ -219,7 +220,7 @@ impl Holdings {
         }
     }
 
-    /// Reports that the instance was refused more of a resource. Reports this only once for each `kind`.
+    /// Reports that the instance was refused more of a resource. Reports only the first refusal of each `kind`.
     fn refuse(&mut self, kind: &'static str, why: TooMuch) -> TooMuch {
         let TooMuch { what, remedy } = &why;
         if !self.refused.contains(&kind) {

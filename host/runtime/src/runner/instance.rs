@@ -1,4 +1,4 @@
-//! The life of one instance in its runner.
+//! Runs one instance in its runner, from start to end.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl HostReader {
                     let grace_ends = clock.now() + Duration::from_millis(grace_ms);
                     stop.send_replace(Some(StopNotice { reason, message, grace_ends }));
                 }
-                // The caller may have given up.
+                // Ignore an error: the guest may no longer wait for the answer.
                 ToRunner::Committed(answer) => drop(committed.send(answer)),
                 ToRunner::Resolved(number, addresses) => lookups.resolved(number, addresses),
                 ToRunner::Prepare(_) | ToRunner::Start(_) => {}
@@ -106,7 +106,7 @@ impl Instance {
     }
 }
 
-/// The environment of a guest: where its effects go, and its limits.
+/// The gate, the counters, the clock and the outputs of a guest.
 struct GuestEnvironment {
     gate: Arc<RunnerGate>,
     tally: SharedMemory<Tally>,
@@ -133,7 +133,7 @@ impl GuestEnvironment {
         Self { gate, tally, output, clock, outlet, streams }
     }
 
-    /// Creates the guest's store.
+    /// Creates the guest's wasmtime store.
     fn store(
         &self,
         prepared: &PreparedRunner,
@@ -183,8 +183,8 @@ impl GuestEnvironment {
     }
 }
 
-/// A trial start of an instance, made before there is a term. It loads all memory pages that a real start would touch.
-/// The trial sets up the guest's memories and tables but calls none of its functions, and discards the instance
+/// A trial start of an instance before there is a term. The trial loads all memory pages that a real start touches. It
+/// sets up the guest's memories and tables but calls none of the guest's functions, and discards the instance
 /// afterwards.
 pub(super) struct Rehearsal {
     gate: Arc<RunnerGate>,
@@ -260,7 +260,6 @@ async fn call(linked: &Linked, store: &mut Store<Guest>, wire: &Wire) -> Returne
     }
 }
 
-/// An instantiated component.
 enum Instantiated {
     Coordinator(Coordinator),
     Command(Command),

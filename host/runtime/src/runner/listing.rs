@@ -29,7 +29,7 @@ struct Rest {
 }
 
 impl Listing {
-    /// Starts a listing of a folder. Opens its own descriptor for the folder. Blocks.
+    /// Starts a listing of a folder, through a new descriptor. Blocks.
     ///
     /// # Errors
     /// The operating system's error if the folder cannot be opened.
@@ -40,7 +40,8 @@ impl Listing {
         Ok(Self { read: VecDeque::new(), rest: Some(rest) })
     }
 
-    /// Returns a token that exists as long as this listing keeps the folder open; `None` once all entries are read.
+    /// Returns a token that lives as long as this listing keeps the folder open. Returns `None` once all entries are
+    /// read.
     pub(crate) fn open(&self) -> Option<&Arc<()>> {
         self.rest.as_ref().map(|rest| &rest.open)
     }
@@ -48,8 +49,8 @@ impl Listing {
     /// Returns the next entry; `None` at the end.
     ///
     /// # Errors
-    /// The operating system's error, or [`ErrorCode::IllegalByteSequence`] if the entry's name is not UTF-8. The next
-    /// call then returns the following entry.
+    /// The operating system's error, or [`ErrorCode::IllegalByteSequence`] if the entry's name is not UTF-8. After such
+    /// a name, the next call returns the following entry.
     pub(crate) async fn next(&mut self) -> FsResult<Option<DirectoryEntry>> {
         if self.read.is_empty()
             && let Some(rest) = self.rest.take()
@@ -61,7 +62,7 @@ impl Listing {
 }
 
 impl Rest {
-    /// Reads the next part. Returns it, and the rest of the listing if any.
+    /// Reads the next part. Returns the part and, if there may be more entries, the rest of the listing.
     fn part(mut self) -> (VecDeque<Result<DirectoryEntry, ErrorCode>>, Option<Self>) {
         let mut part = VecDeque::new();
         while part.len() < PART {

@@ -1,10 +1,10 @@
-//! The process of one instance. It is a fork of its [`template`], and drops every right that the instance does not need
-//! before it runs untrusted code.
+//! The process that runs one instance. The process is a fork of its [`template`]. Before it runs untrusted code, it
+//! drops every right that the instance does not need.
 //!
 //! The runner prepares itself before there is a term to serve ([`Runners`](crate::host::runners::Runners)): it confines
-//! itself, starts its threads, and rehearses the start of an instance without calling any of its functions. So
-//! everything is ready when the message that starts an instance arrives. The runner runs one instance, and exits when
-//! the instance ends. The kernel then frees everything that the process used, even if it crashes or is killed.
+//! itself, starts its threads, and rehearses the start of an instance. So everything is ready when the message that
+//! starts an instance arrives. The runner runs one instance, and exits when the instance ends. The kernel then frees
+//! everything that the process used, even if the runner crashed or was killed.
 
 mod connection;
 pub(crate) mod denied;
@@ -55,8 +55,8 @@ struct Descriptors {
     to_host: File,
     page: OwnedFd,
     tally: OwnedFd,
-    /// Descriptor of the host's lock file, if there is one. Its lock proves to other nodes that this process still
-    /// exists.
+    /// The host's lock file, if there is one. While this process has the file open, the file's lock proves to other
+    /// nodes that the process still exists.
     lock: Option<OwnedFd>,
 }
 
@@ -74,7 +74,7 @@ impl Descriptors {
     }
 }
 
-/// Runs the whole life of a runner: it prepares itself, waits for an instance, and runs it.
+/// Runs a runner from start to end: prepares the process, waits for an instance, and runs the instance.
 #[must_use]
 pub fn run_instance(forked: Forked) -> ExitCode {
     let Ok(Some(runner)) = begin(forked) else { return ExitCode::FAILURE };
@@ -148,11 +148,11 @@ impl Runner {
         let runtime = GuestRuntime::new(files)?;
         let client = Client::new(&policy.http, lookups.clone(), runtime.begun())?;
         let (begin, hears) = mpsc::channel::<instance::HostReader>();
-        // Each thread sets its own name when it starts to run. Wait until all have done so, since the confinement below
+        // Each thread sets its own name when it starts. Wait until both threads have done so: the confinement below
         // forbids it.
         let all_have_names = Arc::new(Barrier::new(3));
         let has_name = Arc::clone(&all_have_names);
-        // These two threads are not joined, since they run until the process exits.
+        // Do not join these two threads: they run until the process exits.
         std::thread::Builder::new().name("host".into()).spawn(move || {
             has_name.wait();
             if let Ok(hears) = hears.recv() {
@@ -212,9 +212,10 @@ impl Memory {
 }
 
 /// Ends this process at its deadline, even if the host does nothing. The host writes a deadline before it sends
-/// `Start`. The calling thread sleeps on the boot clock, which also advances while the machine is suspended. At least
-/// every D/12, the thread wakes and reads all clocks of the page, since a step of the wall clock can bring the deadline
-/// closer. So the thread notices the deadline after at most 0.8 D + D/12, before the watchdog ends the host at 0.93 D.
+/// `Start`. The calling thread sleeps on the boot clock, which also advances while the machine is suspended. With D as
+/// the lease duration, the thread wakes at least every D/12 and reads all clocks of the page, since a step of the wall
+/// clock can bring the deadline closer. So the thread notices the deadline after at most 0.8 D + D/12, before the
+/// watchdog ends the host at 0.93 D.
 fn end_at_the_deadline(gate: &RunnerGate, lease: Duration) -> ! {
     loop {
         match gate.remaining() {

@@ -53,8 +53,8 @@ impl GuestRuntime {
             .thread_name("guest")
             .enable_all()
             .build()?;
-        // The pool starts a thread only if all others are busy. Occupy all threads at once, so that the pool starts
-        // every one of them.
+        // The pool starts a thread only if all others are busy. Block all threads at the same time, so that the pool
+        // starts every thread now.
         let all = Arc::new(Barrier::new(threads + 1));
         for _ in 0..threads {
             let all = Arc::clone(&all);
@@ -83,7 +83,7 @@ impl GuestRuntime {
         PollTracker { turns: Arc::clone(&self.turns), clock: clock.clone(), turn, since: clock.now() }
     }
 
-    /// Runs the guest. Only one thread may do so, and only one guest at a time.
+    /// Runs the guest. Only one thread may call this method, with one guest at a time.
     pub(super) fn run<T>(&self, guest: impl Future<Output = T>) -> T {
         let _entered = self.runtime.enter();
         let woken = Arc::new(Woken::default());
@@ -155,13 +155,14 @@ impl Begun {
     }
 }
 
-/// Tracks how long a guest has been polling without waiting. This is needed because no thread drives the runtime's
-/// timers while the guest does so and no task is in progress.
+/// Tracks how long a guest has been polling without waiting. While a guest does so and no task is in progress, no
+/// thread drives the runtime's timers.
 pub(crate) struct PollTracker {
     turns: Arc<Turns>,
     clock: Clock,
-    /// The guest's turn at its last poll, and the time of the first poll in that turn.
+    /// The value of [`Turns::turn`] at the last poll.
     turn: u64,
+    /// Time of the first poll in this turn, or of the last time that a poll drove the runtime.
     since: Time,
 }
 
@@ -179,7 +180,7 @@ impl PollTracker {
     }
 }
 
-/// A task in progress.
+/// Counts a task as in progress until dropped.
 struct UnderWay(Arc<Turns>);
 
 impl UnderWay {

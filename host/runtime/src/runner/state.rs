@@ -1,4 +1,5 @@
-//! The runner's side of `baton:host/state`. It reads from the runner's memory, and asks the host to commit changes.
+//! The runner's side of `baton:host/state`. A read uses the state in the runner's memory. A commit is a request to the
+//! host.
 
 use crate::runner::LocalState;
 use crate::runner::guest::{Guest, state_contract as contract};

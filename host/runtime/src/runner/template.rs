@@ -102,7 +102,8 @@ impl Template {
                 Ok(Some(pid)) => pid,
                 Err(error) => error.raw_os_error().unwrap_or(libc::EAGAIN).saturating_neg(),
             };
-            // Only the runner may have these descriptors: another copy would keep its pipes open after its exit.
+            // Only the runner may have these descriptors: a copy here would keep the runner's pipes open after the
+            // runner has exited.
             drop(descriptors);
             socket.write_all(&answer.to_le_bytes())?;
         }
@@ -121,12 +122,13 @@ fn link(mut from_host: File, code: &OwnedFd) -> anyhow::Result<Result<Linked, Ve
     Ok(unsafe { Linked::map(&engine, outline, code) })
 }
 
-/// Forks this process, with the same parent. Returns the pid of the copy, and `None` in the copy.
+/// Forks this process. The new process is a child of this process's parent. Returns the new process's pid here, and
+/// `None` in the new process.
 ///
-/// Uses `clone`, since container runtimes report `clone3` as not implemented. Unlike `fork`, this does not update the
-/// thread id that the C library has cached. The library uses this id for locks that record their owner, and for signals
-/// to a thread other than the caller. That does no harm: no such lock is held here, and all threads that are started
-/// later get correct ids.
+/// Uses `clone`, since container runtimes report `clone3` as not implemented. Unlike `fork`, the call does not update
+/// the thread id that the C library has cached. The library uses this id for locks that record their owner, and for
+/// signals to other threads. The old id does no harm: no such lock is held here, and all threads that are started later
+/// get correct ids.
 fn fork_sibling() -> io::Result<Option<i32>> {
     let flags = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD);
     // SAFETY: without `CLONE_VM` the copy has its own memory and stack, at the same addresses. This process has one

@@ -18,7 +18,7 @@ use wasmtime_wasi_http::{Error, FieldMap};
 
 use crate::runner::listing::Listing;
 
-/// Upper bound on the size of the buffer of a handle that reads or writes ahead, in bytes.
+/// Maximum buffer size for a handle that reads or writes ahead, in bytes.
 pub(crate) const BUFFER: usize = 64 << 10;
 
 /// Size of an empty list of fields, in bytes.

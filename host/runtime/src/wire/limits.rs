@@ -22,8 +22,7 @@ pub struct Limits {
     pub memory: u64,
     /// Total number of elements of all tables.
     pub table_elements: u64,
-    /// Maximum number of core instances in a component. The number of its memories and the number of its tables have
-    /// the same maximum.
+    /// Maximum number of core instances in a component. Also the maximum number of memories, and of tables.
     pub instances: u64,
     /// Maximum number of open handles, both to host resources (streams, files, timers) and to resources of the guest's
     /// own components.
@@ -137,7 +136,7 @@ impl Add for EffectCounts {
     }
 }
 
-/// An instance is close to a limit.
+/// Report that an instance is close to a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NearLimit {
     /// The limited resource.

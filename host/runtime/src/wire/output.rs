@@ -95,7 +95,7 @@ pub enum Notice<'a> {
     },
     /// The guest is close to a limit. Sent once for each limit.
     NearLimit(NearLimit),
-    /// The state cannot be claimed or saved yet, and the host retries. Sent once for each claim and commit.
+    /// The host cannot claim or save the state yet, and retries. Sent once for each claim and commit.
     StateDelayed(&'a StoreError),
     /// A request was refused. Sent once for each origin.
     RefusedRequest(&'a RefusedRequest),
@@ -319,7 +319,7 @@ impl Limit {
         Self { per_second, clock, tokens: per_second.saturating_mul(2), counted_to, dropped: 0, told: counted_to }
     }
 
-    /// If a report is due, returns the number of dropped lines and resets it. Returns zero if less than [`TELL_EVERY`]
+    /// Returns the number of dropped lines and resets it, if a report is due. Returns zero if less than [`TELL_EVERY`]
     /// has passed since the last report.
     fn dropped_to_tell(&mut self) -> u64 {
         let now = self.clock.now();

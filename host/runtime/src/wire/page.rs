@@ -1,15 +1,15 @@
-//! The page, which is shared memory in which the host publishes the deadline, and the gate with which the runner checks
-//! the deadline.
+//! The page and the gate. The page is shared memory in which the host publishes the deadline. The gate is the check of
+//! the deadline in the runner.
 //!
 //! A deadline consists of an absolute time on each of three kernel clocks, since no single clock is trusted
 //! ([`Clock`](baton_base::clock::Clock)). The times are absolute because a new process does not know how far each clock
 //! has advanced since a point in the past. The deadline has passed as soon as any clock has passed its time, whatever
 //! the other clocks show.
 //!
-//! The page holds two deadlines and a count that selects the current one. The host completely writes the other deadline
+//! The page holds two deadlines and a count that selects the current one. The host writes the other deadline completely
 //! before it increments the count. If the host is preempted, stopped or killed in the middle of a write, the previous
-//! deadline stays current. So the interruption alone does not cause effects to be refused or a runner to end. The
-//! kernel calls this a sequence latch (`seqcount_latch_t`).
+//! deadline stays current. So an interrupted write alone does not make the gate refuse effects, and does not end a
+//! runner. The kernel calls this a sequence latch (`seqcount_latch_t`).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,8 +26,8 @@ use baton_base::gate::Refused;
 
 const CLOCKS: [ClockId; 3] = [ClockId::Boottime, ClockId::MonotonicRaw, ClockId::Realtime];
 
-/// If reading the clocks and the remaining time takes longer than this (ns), assume that the thread was preempted and
-/// read again, up to `TRIES` times in total.
+/// Maximum time for reading the clocks and the remaining time (ns). If a reading takes longer, assume that the thread
+/// was preempted and read again, up to `TRIES` times in total.
 const PREEMPTED_AFTER: u64 = 1_000_000;
 const TRIES: usize = 4;
 
@@ -142,8 +142,8 @@ impl PageContent {
     /// Writes the next deadline. The caller must hold [`Page::writing`].
     fn write(&self, deadline: [u64; 3]) {
         let next = self.written.load(Ordering::Relaxed).wrapping_add(1);
-        // Pairs with the fence in `deadline`: a reader that sees any store below also sees the current count, and
-        // retries.
+        // Pairs with the fence in `deadline`: a reader whose slot is overwritten below also sees that the count has
+        // changed, and retries.
         fence(Ordering::Release);
         for (place, at) in self.slot_of(next).iter().zip(deadline) {
             place.store(at, Ordering::Relaxed);

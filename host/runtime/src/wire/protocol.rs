@@ -129,7 +129,8 @@ pub(crate) enum NotCommitted {
     Unknown(String),
 }
 
-/// Maximum number of DNS lookups in flight for a runner. Each occupies a thread until the system's resolver answers.
+/// Maximum number of DNS lookups in flight for a runner. Each lookup occupies a thread of the host until the system's
+/// resolver answers.
 pub(crate) const LOOKUPS: usize = 4;
 
 /// A message from a runner to the host.

@@ -82,7 +82,8 @@ impl<T: Sharable> SharedMemory<T> {
             Mapped::Writes => ProtFlags::READ | ProtFlags::WRITE,
         };
         // SAFETY: the kernel chooses the address, so no existing mapping is replaced. The file holds a whole `T`. The
-        // process that made the file seals its size before it shares the file, so the memory stays there.
+        // process that made the file sealed its size before it shared the file, so the file cannot shrink below the
+        // mapping.
         let memory = unsafe { mmap(std::ptr::null_mut(), size_of::<T>(), protection, MapFlags::SHARED, &file, 0)? };
         let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self(Arc::new(Mapping { memory, value: PhantomData })))

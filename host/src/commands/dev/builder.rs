@@ -36,7 +36,7 @@ pub(in crate::commands) struct Workshop {
 }
 
 impl Workshop {
-    /// Creates a workshop. Without a builder, the module is built outside Baton.
+    /// Creates a workshop. Without a builder, something other than Baton builds the module.
     pub(super) fn new(builder: Option<Builder>) -> Self {
         let built = watch::Sender::new(builder.is_none());
         Self { builder, built }
@@ -62,7 +62,8 @@ impl Workshop {
     }
 }
 
-/// The build's output file. It is used only once a build has succeeded, because until then it may be stale.
+/// The build's output file. [`BuiltFile`] offers the file only once a build has succeeded, because until then the file
+/// may be stale.
 pub(in crate::commands) struct BuiltFile {
     built: watch::Receiver<bool>,
     file: FileSource,
@@ -88,7 +89,8 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    /// Builds after each change. A change during a build does not interrupt the build, but triggers another one.
+    /// Builds at once, and again after each change. A change during a build does not interrupt the build, but starts
+    /// another build afterwards.
     async fn run(&self, built: &watch::Sender<bool>, log: &Log) {
         let watch = Watch::new().ok().map(Arc::new);
         let (mut tree, _) = self.scan(watch.as_ref(), &Arc::default()).await;
@@ -178,7 +180,7 @@ impl Drop for Build {
     fn drop(&mut self) {
         // After the shell has been reaped, `id` returns `None`: the same process id may now belong to another process.
         if let Some(group) = self.shell.id().and_then(|id| Pid::from_raw(id.cast_signed())) {
-            // An error means that the group has just exited.
+            // Ignore an error, which means that the group has just exited.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }

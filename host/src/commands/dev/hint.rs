@@ -9,8 +9,8 @@ use baton_runtime::RunningInstances;
 
 const SAMPLE: Duration = Duration::from_secs(1);
 
-/// Minimum CPU time per sample, in milliseconds, for an instance to count as busy. It is shorter than a sample, because
-/// other processes also need CPU time.
+/// Minimum CPU time per sample, in milliseconds, for an instance to count as busy. This time is less than a whole
+/// sample, because other processes also need CPU time.
 const BUSY_MS: u64 = 800;
 
 /// Number of consecutive busy samples after which the hint is printed.

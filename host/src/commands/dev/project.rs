@@ -13,7 +13,8 @@ const OFF: &str = "off";
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Project {
-    /// The command line that builds the project, run in its folder. `None` if the module is built outside Baton.
+    /// The command line that builds the project, run in its folder. `None` if something other than Baton builds the
+    /// module.
     pub build: Option<String>,
     /// The file that the build writes, if the project's files determine it.
     pub module: Option<PathBuf>,
@@ -22,8 +23,8 @@ pub(super) struct Project {
 }
 
 impl Project {
-    /// Finds the project in a folder. `build` overrides the default command for this kind of project. Fails if it
-    /// cannot tell the kind of project, or if something that the build needs is missing.
+    /// Finds the project in a folder. `build` overrides the default command for this kind of project. Fails if the kind
+    /// of project is unknown, or if something that the build needs is missing.
     pub fn find(folder: &Path, build: Option<&str>) -> anyhow::Result<Self> {
         let others = |build: &str| Self { build: Some(build.to_owned()), module: None, target: None };
         match build {

@@ -32,7 +32,7 @@ struct File {
     content: Content,
 }
 
-/// The data about a file that two scans compare. If a build rewrites a file with the same content, the file counts as
+/// The data by which two scans compare a file. If a build rewrites a file with the same content, the file counts as
 /// unchanged.
 #[derive(PartialEq, Eq)]
 enum Content {

@@ -10,7 +10,8 @@ use crate::cli::{Finding, Latency};
 
 const RENEWALS: u32 = 48;
 
-/// Returns the duration of each renewal, shortest first. A duration includes any failed attempts.
+/// Acquires a lease, and renews it [`RENEWALS`] times, spread over the time `over`. Returns the duration of each
+/// renewal, shortest first. A duration includes any failed attempts.
 pub(super) async fn renew(bench: &Bench, scratch: &Scratch, over: Duration) -> Verdict<Vec<Duration>> {
     let [id, ..] = bench.ids;
     bench.held_by(id).await?;
@@ -33,8 +34,8 @@ pub(super) fn latency(took: &[Duration]) -> Latency {
     }
 }
 
-/// Recommends a lease duration that leaves enough time for renewals as slow as these. Returns `None` if no allowed
-/// duration does.
+/// Recommends a lease duration that leaves enough time for renewals that take as long as `took`. Returns `None` if no
+/// allowed duration does.
 pub(super) fn recommended(took: &[Duration], range: (Duration, Duration)) -> Option<Duration> {
     Timing::lease_for(percentile(took, 99), range)
 }

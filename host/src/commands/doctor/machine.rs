@@ -18,9 +18,9 @@ use baton_modules::{Cache, CacheError};
 use baton_runtime::{Grants, HttpPolicy, Policy, confine};
 use baton_store::{SqliteStore, foreign_file_system, no_file_events};
 
-/// Smallest deviation of the wall clock from the boot clock that shows that the wall clock was set, and not slewed.
+/// Minimum gain or loss of the wall clock against the boot clock that counts as a jump. Slewing causes smaller changes.
 const STEP: Duration = Duration::from_millis(50);
-/// Slew rate above which a finding is reported, in ppm. Time daemons routinely slew at lower rates.
+/// Slew rate from which a finding is a warning, in ppm. Time daemons routinely slew at lower rates.
 const SLEW: f64 = 1000.0;
 /// Number of times that the clocks are read. Only the fastest reading counts, because it was probably not interrupted.
 const READINGS: usize = 10;
@@ -31,7 +31,7 @@ pub(super) struct Clocks {
     boot: i128,
     raw: i128,
     wall: i128,
-    /// The time that the reading took. Differences between two clocks that are smaller than this mean nothing.
+    /// The time that the reading took. A smaller difference between two clocks may be due to the reading alone.
     took: i128,
 }
 
@@ -260,7 +260,7 @@ mod tests {
         }
     }
 
-    /// Milliseconds may pass between reading one clock and the next on a busy machine.
+    /// A busy machine may preempt this process for milliseconds between reading one clock and the next.
     #[test]
     fn clocks_read_slowly_are_not_reported_as_diverging() {
         let before = Clocks { boot: 0, raw: 0, wall: 0, took: SECOND / 1_000 };

@@ -1,6 +1,6 @@
 //! `baton doctor`: checks that the store and this machine have the properties on which Baton's promises depend. The
-//! store's checks are test cases from [`baton_store::conformance`]. They run in [`Scratch`] elections, which are
-//! removed before the command ends, even after an error or a signal.
+//! store's checks are test cases from [`baton_store::conformance`]. They run in [`Scratch`] elections, which the
+//! command removes before it ends, even after an error or a signal.
 
 mod latency;
 mod machine;
@@ -51,11 +51,11 @@ pub(super) async fn doctor(command: &Doctor) -> anyhow::Result<ExitCode> {
     Ok(if diagnosis.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// True if a SQLite store does not exist at all. Only then may it be created: if just one of its files were missing,
-/// creating that file would hide the loss of its content.
+/// True if a SQLite store does not exist at all. Only then may the command create the store. If only one of the store's
+/// files is missing, a new file would hide the loss of data.
 async fn is_new_folder(place: &StoreUrl) -> bool {
     let StoreUrl::Sqlite(folder) = place.clone() else { return false };
-    // Ignore a timeout: if the disk hangs, the trial reports that.
+    // Ignore a timeout: if the disk hangs, the trial reports the problem.
     let is_absent = tokio::task::spawn_blocking(|| !SqliteStore::is_in(folder));
     timeout(ANSWER_WITHIN, is_absent).await.is_ok_and(|is_absent| is_absent.unwrap_or(false))
 }

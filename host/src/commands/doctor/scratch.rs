@@ -32,8 +32,8 @@ const LONGEST: Duration = Duration::from_secs(300);
 
 #[derive(Clone)]
 pub(super) struct Scratch {
-    /// The store. Most requests are repeated if their outcome is unknown. All requests fail once the command ends or a
-    /// limit is reached.
+    /// The store. [`Patience`] repeats most requests whose outcome is unknown. All requests fail once the command ends
+    /// or a limit is reached.
     pub store: Arc<dyn Store>,
     pub elections: Vec<ElectionName>,
     pub length: Duration,
@@ -73,7 +73,7 @@ impl Scratch {
         *self.ended.borrow()
     }
 
-    /// Creates a bench for one of the elections, with new lease ids.
+    /// Creates a [`Bench`] for one of the elections, with new lease ids.
     pub fn bench(&self, election: &ElectionName) -> Result<Bench, getrandom::Error> {
         let mut ids = [LeaseId::from_random(0); 3];
         for id in &mut ids {

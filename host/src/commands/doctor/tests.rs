@@ -58,7 +58,7 @@ enum Fault {
 struct Faults {
     fault: Fault,
     held: Mutex<HashSet<LeaseId>>,
-    /// True once the fault has occurred, if it occurs only once.
+    /// True once a fault that occurs only once has occurred.
     once: AtomicBool,
 }
 
@@ -195,8 +195,8 @@ impl Faults {
     }
 }
 
-/// Runs the trial on a store with this fault, as if the store were on Azure. Checks that the trial leaves nothing
-/// behind.
+/// Runs the trial on a store with this fault, as if the store were the Azure emulator. Checks that the trial leaves
+/// nothing behind.
 async fn found(fault: Fault, quick: bool) -> Vec<Finding> {
     found_on("azurite", fault, quick).await
 }
@@ -222,7 +222,7 @@ async fn found_on(place: &str, fault: Fault, quick: bool) -> Vec<Finding> {
     findings
 }
 
-/// Returns the finding of a check, which must have this level.
+/// Returns a check's finding. Panics if there is no finding of this level.
 #[track_caller]
 fn of<'a>(findings: &'a [Finding], check: &str, level: Level) -> &'a Finding {
     let found = findings.iter().find(|finding| finding.check == check);
@@ -235,7 +235,7 @@ async fn correct_store_passes_every_check() {
     let names: Vec<_> = findings.iter().map(|finding| finding.check).collect();
     let all = trial::names().into_iter().filter(|name| *name != "removed");
     assert_eq!(names.iter().copied().collect::<HashSet<_>>(), all.collect());
-    // The timing checks may have findings, because the machine may be busy.
+    // Skip the timing checks, which may report problems if the machine is busy.
     let others = findings.iter().filter(|finding| finding.check != "latency" && finding.check != "lease-length");
     for finding in others {
         assert_eq!(finding.level, Level::Ok, "{finding:?}");
@@ -272,7 +272,8 @@ async fn immediate_faults_are_reported_under_their_check() {
     }
 }
 
-/// A lost response does not mean that the store is faulty. The request may have been carried out.
+/// A lost response does not mean that the store is faulty: the trial must repeat the request. The store may have
+/// carried out the request already.
 #[tokio::test]
 async fn lost_response_is_requested_again() {
     let tried = ["read", "acquire", "renew", "write", "release"].map(|op| found(Fault::LosesAnswer(op), true));
@@ -286,7 +287,8 @@ async fn lost_response_is_requested_again() {
     assert_eq!(findings.last(), Some(finding), "{findings:#?}");
 }
 
-/// The machine may pause while it waits for a lease to expire. It then receives the store's refusal late.
+/// The machine may pause while it waits for a lease to expire. The trial then sees the store's refusal too late, and
+/// must not blame the store.
 #[tokio::test]
 async fn store_is_not_blamed_when_the_machine_pauses() {
     let store = faulty(Fault::PausesMachine(Duration::from_millis(4500)));

@@ -1,4 +1,4 @@
-//! The order of the store's checks, and the consequences if a check fails.
+//! Runs the checks of a store in order, and makes a finding from the outcome of each check.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use baton_store::azure::MAY_NOT;
 
 /// Maximum number of attempts at a check, if this machine is too slow for a verdict.
 const TRIES: u32 = 3;
-/// Time after the expiry of a lease by which it must be possible to acquire the lease. A longer delay is a finding,
-/// because it delays each takeover.
+/// Maximum delay between a lease's expiry and the moment when another client can acquire the lease. A longer delay is a
+/// finding, because it delays each takeover.
 const LATE: Duration = Duration::from_secs(1);
 
 pub(super) struct Plan {
@@ -38,7 +38,7 @@ pub(super) struct Advice {
     /// True for a store that grants rights to credentials. The advice for a refused request can then name the missing
     /// right.
     grants_rights: bool,
-    /// Remark about expired leases, for a store on which they behave differently than on Azure.
+    /// Remark about expired leases, for a store that treats expired leases differently than Azure does.
     expired: &'static str,
 }
 
@@ -337,7 +337,7 @@ impl Trial {
     }
 }
 
-/// Returns the finding for a check whose requests the store refuses.
+/// Returns the finding for a check whose request the store refused.
 fn refused(name: &'static str, why: String, advice: &Advice) -> Finding {
     const DO_IT: &str = "fix the cause that the finding names, then run `baton doctor` again";
     // Hosts can run without these rights.
@@ -363,7 +363,7 @@ fn refused(name: &'static str, why: String, advice: &Advice) -> Finding {
     Finding::problem(name, why, "the store would refuse hosts, too: no node could lead", remedy)
 }
 
-/// Returns advice for requests that Azure refuses because a right is missing.
+/// Returns advice for a request that Azure refused because a right is missing. Returns `None` for any other refusal.
 fn missing_right(name: &str, why: &str) -> Option<String> {
     let right = match name {
         "reachable" => "to read (r)",

@@ -1,9 +1,9 @@
 //! `baton events` and `baton logs`: print events and output from the leader's host, even when leadership moves.
 //!
 //! The record in the store names the current or last leader. That leader's announcement names its admin endpoint. With
-//! `--follow`, the reader polls the store and switches hosts when leadership moves. On a host from which it has read
-//! before, it continues after the last id that it received. On a new host, it skips all terms up to the highest one
-//! that it has read from other hosts. It therefore prints nothing twice.
+//! `--follow`, the reader polls the store and switches hosts when leadership moves. On a host that the reader has read
+//! before, it continues after the last id that it received. On a new host, it skips all terms up to the highest term
+//! that it has read from other hosts. So the reader prints nothing twice.
 
 mod sent_events;
 
@@ -200,8 +200,8 @@ impl Reader {
         serde_json::from_slice(&list.with_context(at)?).with_context(at)
     }
 
-    /// Requests a path. For coordinators' output, hosts require the token if they are on other machines or run as other
-    /// users.
+    /// Requests a path. Without the token, refuses to request a coordinator's output from an admin endpoint: only this
+    /// user's hosts on this machine provide the output without the token.
     async fn ask(
         &self,
         leader: &Leader,
@@ -344,8 +344,7 @@ impl Reader {
 #[derive(Clone)]
 struct LeaderFinder {
     store: Arc<dyn Store>,
-    /// True if all nodes of the store run on this machine. In that case, their loopback addresses can be reached from
-    /// here.
+    /// True if all nodes of the store run on this machine. This command can then reach the nodes' loopback addresses.
     is_one_machine: bool,
     has_token: bool,
     election: ElectionName,
@@ -359,7 +358,7 @@ impl LeaderFinder {
         let Snapshot::Object { record: Some(record), .. } = snapshot else { return Err(NoLeader::NeverLed) };
         let Some(node) = record.node else { return Err(NoLeader::NeverLed) };
         let (incarnation, term) = (record.incarnation, record.term);
-        // The local socket needs neither an announcement nor the token.
+        // Reading through the local socket needs neither an announcement nor the token.
         let here = async || Endpoint::here(&incarnation).await.ok();
         if !self.has_token
             && let Some(endpoint) = here().await
@@ -370,7 +369,7 @@ impl LeaderFinder {
         let cannot = |error| NoLeader::Store(format!("cannot read the announcement of {node}: {error}"));
         let announced = announced.map_err(cannot)?;
         // A host withdraws its announcement only when it shuts down cleanly, and announces itself right after it
-        // starts. If there is no announcement, this host has therefore exited.
+        // starts. So if there is no announcement, the host has exited.
         let Some(announced) = announced else { return Err(NoLeader::HostExited { node }) };
         let announcement = Announcement::decode(&announced);
         let has_duplicate = |found: &Announcement| found.duplicate.is_some() && found.incarnation != incarnation;

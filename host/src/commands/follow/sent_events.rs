@@ -8,7 +8,7 @@ const LONGEST_LINE: usize = 1 << 20;
 /// Longest id to accept, in bytes. The ids that nodes send are a few dozen bytes long.
 const LONGEST_ID: usize = 128;
 
-/// The reader of untrusted bytes, for [`crate::untrusted`].
+/// The fuzzing target for this parser. It is listed in [`crate::untrusted`].
 pub(crate) const READER: Reader = Reader {
     name: "sent-events",
     read: |bytes| {
@@ -84,7 +84,7 @@ impl SentEvents {
                     return Err(TooLong);
                 }
             }
-            // The id is sent back in a header, so only certain characters are accepted.
+            // The client sends the id back in a header, so only certain characters are accepted.
             "id" if value.len() <= LONGEST_ID && value.bytes().all(|byte| byte.is_ascii_graphic()) => {
                 self.last_id = Some(value.to_owned()).filter(|id| !id.is_empty());
             }

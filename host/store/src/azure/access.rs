@@ -138,7 +138,7 @@ impl AccountAccess {
         Ok(Self { location: location(account, &uri), credentials, token: None, shown })
     }
 
-    /// Finds the emulator's credentials: its well-known key, unless a connection string has another.
+    /// Finds the emulator's credentials: its well-known key, unless a connection string contains other credentials.
     pub fn of_emulator(address: &str, variables: Variables<'_>) -> Result<Self, CredentialError> {
         let (host, port) = address.rsplit_once(':').unwrap_or((address, "10000"));
         let port = port.parse().map_err(|_| CredentialError(format!("`{port}` is not a port")))?;

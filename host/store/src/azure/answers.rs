@@ -11,7 +11,7 @@ use time::format_description::well_known::Rfc2822;
 
 use super::access::{ShownCredentials, of_process};
 
-/// The beginning of the message about credentials that lack rights.
+/// Start of the error message for credentials that lack rights.
 pub const MAY_NOT: &str = "the credentials may not use the container";
 
 /// Azure Storage sets this header in all of its own answers, including errors.
@@ -63,8 +63,8 @@ pub(super) fn refuse_foreign(response: &Response) -> Result<(), Error> {
 }
 
 /// Converts an answer with status 401 or 403 to an error. The message contains the store's reason, and the clock
-/// difference if that may be the cause. It omits everything that differs from answer to answer, because a changed
-/// message would be reported again.
+/// difference if that may be the cause. The message omits everything that differs from answer to answer, because Baton
+/// would report a changed message again.
 pub(super) async fn refusal(response: Response) -> Error {
     let (status, headers, body) = response.deconstruct();
     let body = body.collect().await.unwrap_or_default();
@@ -82,8 +82,8 @@ fn element<'a>(body: &'a str, name: &str) -> Option<&'a str> {
     rest.split('<').next()
 }
 
-/// Returns the reason in the body of a refusal. Cuts it off before the first part that is secret or differs from answer
-/// to answer.
+/// Returns the reason in the body of a refusal. Cuts the reason off before the first part that is secret or differs
+/// from answer to answer.
 fn reason(body: &str) -> Option<String> {
     let detail = element(body, "AuthenticationErrorDetail")?;
     let detail = detail.split(['\'', '"', '&', '[', '\n']).next().unwrap_or_default();
@@ -93,7 +93,7 @@ fn reason(body: &str) -> Option<String> {
 }
 
 /// Describes the difference between this machine's clock and the clock of the store, which answered at `date`, if the
-/// difference is large. Rounded to minutes, so that the message stays the same for a while.
+/// difference is large. Rounds the difference to minutes, so that the message stays the same for a while.
 fn clock_offset(date: &str, now: OffsetDateTime) -> Option<String> {
     let there = OffsetDateTime::parse(date, &Rfc2822).ok()?;
     let (ahead, by) = (now > there, (now - there).unsigned_abs());

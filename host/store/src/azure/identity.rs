@@ -15,29 +15,29 @@ use azure_identity::{
 use super::access::{is_safe_for_tokens, of_process};
 
 const SOURCE_WITHIN: Duration = Duration::from_secs(10);
-/// Timeout for connecting to a machine's identity endpoint. It can be short, because the endpoint is nearby. On a
-/// machine without an endpoint, the next source should be tried soon.
+/// Timeout for connecting to a machine's identity endpoint. The timeout is short, because the endpoint is nearby, and
+/// because a machine without an endpoint should try the next source soon.
 const ENDPOINT_WITHIN: Duration = Duration::from_secs(2);
 
-/// Selects one of the identities assigned to the machine or workload.
+/// Environment variable that selects one of the identities assigned to the machine or workload.
 pub(super) const CLIENT_ID: &str = "AZURE_CLIENT_ID";
-/// The variable for the token issuer, if the public cloud's issuer should not be used.
+/// Environment variable for the token issuer. The default is the public cloud's issuer.
 pub(super) const AUTHORITY_HOST: &str = "AZURE_AUTHORITY_HOST";
 const PUBLIC_AUTHORITY: &str = "https://login.microsoftonline.com";
-/// Set in a Kubernetes workload that has an identity.
+/// Environment variable that is set in a Kubernetes workload with an identity.
 pub(super) const FEDERATED_TOKEN_FILE: &str = "AZURE_FEDERATED_TOKEN_FILE";
-/// Set in an App Service, a function or a container app.
+/// Environment variable that is set in an App Service, a function or a container app.
 const IDENTITY_ENDPOINT: &str = "IDENTITY_ENDPOINT";
-/// Replaces the fixed address of a virtual machine's identity endpoint.
+/// Environment variable that replaces the fixed address of a virtual machine's identity endpoint.
 const MACHINE_ENDPOINT: &str = "AZURE_POD_IDENTITY_AUTHORITY_HOST";
 
-/// Credentials of a service principal, which other tools support and Baton does not.
+/// Environment variables for the credentials of a service principal, which other tools support and Baton does not.
 const UNSUPPORTED: [&str; 2] = ["AZURE_CLIENT_SECRET", "AZURE_CLIENT_CERTIFICATE_PATH"];
 
 type Source = (String, azure_core::Result<Arc<dyn TokenCredential>>);
 
-/// Tries each source of tokens on this machine. Creates a new credential for each attempt, because the file with the
-/// secret is rotated, and a credential reads that file only once.
+/// Tries each source of tokens on this machine. Creates a new credential for each attempt, because a credential reads
+/// the workload's token file only once, and the platform replaces this file from time to time.
 pub(super) async fn token(scopes: Vec<String>) -> Result<AccessToken, Error> {
     let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
     let mut problems = Vec::new();
@@ -83,7 +83,8 @@ fn sources() -> Vec<Source> {
     vec![(name, machine), ("Azure CLI".to_owned(), AzureCliCredential::create().map(shared))]
 }
 
-/// Returns the token issuer. Adds the scheme if it is missing: some users omit it, just like the SDKs' own constants.
+/// Returns the token issuer. Adds the scheme if it is missing: some users omit the scheme, as the SDKs' own constants
+/// do.
 fn authority() -> azure_core::Result<TokenCredentialOptions> {
     let host = match of_process(AUTHORITY_HOST) {
         None => PUBLIC_AUTHORITY.to_owned(),

@@ -1,6 +1,6 @@
 //! DNS lookups that can outlive the requests that wait for them. A lookup takes 5 s if the first of two name servers is
-//! down, but a lease request times out after D/12. So a later attempt must be able to use the lookup that an earlier
-//! attempt began.
+//! down, but a lease request times out after 1/12 of the lease duration. A later attempt must therefore be able to use
+//! the lookup that an earlier attempt began.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,9 +19,9 @@ use baton_base::clock::Clock;
 /// looks up the name again, because the account may have failed over to another region.
 const KEPT: Duration = Duration::from_secs(10);
 
-/// Timeout of a lookup. After this time, the next connection starts another lookup. The resolver's own timeout for
-/// three name servers is 30 s (resolv.conf(5)). A new lookup may be faster, because the resolver's library or its
-/// servers may have changed in the meantime.
+/// Time after which a new connection no longer waits for a lookup, but starts another one. The resolver's own timeout
+/// for three name servers is 30 s (resolv.conf(5)). A new lookup may be faster, because the list of name servers may
+/// have changed in the meantime.
 const UNDER_WAY: Duration = Duration::from_secs(20);
 
 /// The lookups of this process, one per name, shared by all stores and elections.

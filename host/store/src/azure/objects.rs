@@ -32,8 +32,8 @@ const MODULES: &str = "modules/sha256/";
 
 const WASM: &str = "application/wasm";
 
-/// Number of bytes of a module to request at a time. It must not be smaller: the crate would then request a checksum,
-/// which the emulator does not support.
+/// Number of bytes of a module to request at a time. For a smaller number, the crate would request a checksum, which
+/// the emulator does not support.
 pub(super) const PIECE: u64 = 4 << 20;
 
 /// Slowest supported connection for modules, in bytes per second (1 Mbit/s).

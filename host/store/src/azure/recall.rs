@@ -1,6 +1,6 @@
-//! Reads the terms that an election's blobs contain. A standby needs these terms at each takeover. So that a single
-//! listing returns all of them, announcements and states also contain their term as metadata. If a state has no such
-//! metadata, because an older host or another client wrote it, its first bytes are read.
+//! Reads the terms that an election's blobs contain. A standby needs these terms at each takeover. A single listing
+//! returns all of them, because announcements and states also contain their term as metadata. If a state has no such
+//! metadata, because an older host or another client wrote the state, its first bytes are read instead.
 
 use std::collections::HashMap;
 

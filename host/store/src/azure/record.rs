@@ -31,7 +31,8 @@ pub(super) fn encode(record: &Record) -> Metadata {
     if let Some(Outcome::Done) = record.outcome {
         put("outcome", "done".to_owned());
     }
-    // Older hosts do not know these two keys. When they write, they replace all metadata, which removes both keys.
+    // Older hosts do not know these two keys. When an older host writes the record, it replaces all metadata, which
+    // removes both keys.
     if record.released {
         put("released", "true".to_owned());
     }

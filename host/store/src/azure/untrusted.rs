@@ -8,7 +8,7 @@ use super::access::{AccountAccess, OWN_CONNECTION_STRING};
 use super::{recall, record};
 use baton_base::untrusted::{pairs, text};
 
-/// Decodes metadata (one `NAME=VALUE` per line), first as that of a record, then as that of an announcement.
+/// Reads a term and a record from metadata, which has one `NAME=VALUE` per line.
 pub(crate) fn record(bytes: &[u8]) {
     let metadata: HashMap<String, String> =
         pairs(bytes).map(|(name, value)| (name.to_owned(), value.to_owned())).collect();

@@ -21,14 +21,14 @@ pub(super) const POLL: Duration = Duration::from_millis(50);
 pub struct Finding {
     /// The behavior of the store, and the expected behavior.
     pub found: String,
-    /// The store's error, if it did not answer a request or refused it. The case then proves nothing.
+    /// The store's error, if the store was unreachable or misconfigured. The case then proves nothing.
     pub no_answer: Option<StoreError>,
     /// The location in the source code of the case.
     pub at: &'static Location<'static>,
 }
 
 impl Finding {
-    /// Creates the finding of a broken guarantee.
+    /// Creates the finding for a store that breaks a promise.
     #[track_caller]
     pub fn broken(found: impl Into<String>) -> Self {
         Self { found: found.into(), no_answer: None, at: Location::caller() }
@@ -173,9 +173,9 @@ pub struct Bench {
 /// The end of a lease in the store, relative to its expiry on the holder's clock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeaseEnd {
-    /// Time for which the lease was certainly still held.
+    /// Time after the expiry for which the lease was certainly still held.
     pub held_for: Duration,
-    /// Time after which another client held the lease.
+    /// Time after the expiry within which another client acquired the lease.
     pub free_within: Duration,
     /// True if the machine polled often enough for a precise measurement.
     pub is_precise: bool,
@@ -356,7 +356,7 @@ impl Bench {
         Ok(version)
     }
 
-    /// Waits until the lease has expired, if it has just been acquired or renewed.
+    /// Waits until a lease that has just been acquired or renewed has expired.
     pub async fn outlive(&self) -> Verdict {
         self.wait_out(self.length).await;
         let gives_up = self.least() + self.patience;

@@ -149,8 +149,8 @@ pub(super) async fn breaking_lease_is_free_after_the_period(bench: StoreBench) -
     Ok(())
 }
 
-/// The holder of an expired lease can still renew it. After a break, the operator can be sure that this is no longer
-/// possible.
+/// The holder of an expired lease can still renew the lease. After a break, the holder no longer can, and operators
+/// rely on this.
 pub(super) async fn break_of_an_expired_lease_takes_effect_at_once(bench: StoreBench) -> Verdict {
     let version = bench.held_by(a()).await?;
     bench.outlive().await?;
@@ -239,7 +239,7 @@ pub(super) async fn deleted_record_leaves_nothing_behind(bench: StoreBench) -> V
     Ok(())
 }
 
-/// A client that receives no answer repeats its request. This must tell the client the outcome of the first attempt.
+/// A client that receives no answer repeats its request. The second answer must show the outcome of the first attempt.
 pub(super) async fn lost_answer_is_recovered_by_repeating_the_request(bench: StoreBench) -> Verdict {
     let version = bench.held_by(a()).await?;
     ensure_eq!(bench.acquire(a()).await, Ok(Reply::Done), "an acquire");

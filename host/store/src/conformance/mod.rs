@@ -1,4 +1,4 @@
-//! The guarantees of a store that the elector and the coordinators depend on, as a list of test cases: [`CHECKS`].
+//! Test cases for the promises of a store on which the elector and the coordinators depend: [`CHECKS`].
 //!
 //! `baton doctor` runs some of the cases on a user's store: those that need only an election of their own
 //! ([`Run::AtOnce`] and [`Run::AfterExpiry`]). With the feature `conformance`, authors of stores can run all cases in
@@ -43,7 +43,7 @@ pub struct Check {
 pub struct Case {
     /// Name of the case.
     pub name: &'static str,
-    /// The guarantee that the case tests, in words, for the report of `baton doctor`.
+    /// The promise that the case tests, in words, for the report of `baton doctor`.
     pub proves: &'static str,
     /// The code of the case, and what it needs.
     pub run: Run,

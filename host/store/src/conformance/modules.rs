@@ -10,7 +10,8 @@ use super::suite::{StoreBench, accepted};
 use super::versioned::{election, text};
 use crate::{Digest, ModuleStore as _, Reading};
 
-/// Larger than the largest part that any store reads in one request, and not a multiple of such a part.
+/// Size of a large module, in bytes: larger than any store reads in one request, and not a multiple of any store's
+/// request size.
 const LARGE: usize = (20 << 20) + 12_345;
 
 pub(super) async fn first_content_of_a_module_is_kept(bench: StoreBench) -> Verdict {

@@ -119,8 +119,8 @@ impl Passage for BackendTime {
     }
 }
 
-/// Returns a handle that repeats a request if the store is busy. A store that reports it is busy has not carried out
-/// the request.
+/// Returns a handle that repeats a request if the store is busy. A store that reports that it is busy has not carried
+/// out the request.
 pub fn persistent(store: Arc<dyn Store>) -> Arc<dyn Store> {
     Arc::new(Intercept { store, interceptor: WhileLocked })
 }

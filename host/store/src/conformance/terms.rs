@@ -75,7 +75,7 @@ async fn announce(store: &dyn Store, election: &ElectionName, node: &str, term: 
     Ok(())
 }
 
-/// Writes a state of `size` bytes that is claimed by `term`.
+/// Writes a state that contains `term` and a value of `size` bytes.
 async fn claim(store: &dyn Store, term: Term, size: usize) -> Verdict {
     let entries = BTreeMap::from([("key".to_owned(), Bytes::from(vec![7; size]))]);
     let change = |_| Ok::<_, EditError>(Document { term, entries: entries.clone(), ..Document::default() });
@@ -88,7 +88,8 @@ pub(super) async fn recall_names_the_highest_term_in_the_store(bench: StoreBench
     let store = bench.open();
     let store = store.as_ref();
     ensure_eq!(recall(store).await?, Ok(0), "there is nothing");
-    // Terms of other elections do not count, even if the elections' names share a prefix with this one's.
+    // Terms of other elections do not count, even if the election's name is a prefix of their names, or the other way
+    // round.
     for other in ["jo", "job-2", "jobs"] {
         let other = ElectionName::new(other).unwrap();
         announce(store, &other, "web-1-0", 99).await?;

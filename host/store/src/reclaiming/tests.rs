@@ -34,8 +34,8 @@ impl Machine {
     }
 
     /// Returns a newly started host, and its lock file. The host counts as alive until all copies of the `Arc` have
-    /// been dropped. It has no timeout for its disk: other tests may slow the disk down more than a real host would
-    /// tolerate.
+    /// been dropped. The host has no timeout for its disk, because other tests may slow the disk down more than a real
+    /// host would tolerate.
     fn host(&self, incarnation: &str) -> (Reclaiming, Arc<LockFile>) {
         let (store, lock_file) =
             (Arc::new(self.store.clone()), Arc::new(LockFile::make(&self.leases(), incarnation).unwrap()));
@@ -85,8 +85,8 @@ fn record(term: u64, incarnation: &str) -> Record {
     }
 }
 
-/// Returns the result of a survey. Also reads just before the survey. Asserts that the read has the same result, or
-/// shows the lease as still held.
+/// Reads and then surveys the lease. Returns the survey's result. Asserts that the read has the same result, or shows
+/// the lease as still held.
 async fn see(host: &Reclaiming) -> (LeaseState, Version) {
     let (read, surveyed) = (host.request(&job(), Op::Read).await, host.request(&job(), Op::Survey).await);
     match (read, surveyed) {

@@ -1,8 +1,8 @@
 //! The announcements of nodes: `DIR/nodes/ELECTION/NODE.json`.
 //!
-//! Each announcement is a file that is replaced atomically by a rename, so that readers need no lock. In a database, a
-//! host that freezes while it announces itself would keep a lock. Other nodes could then not read the highest announced
-//! term, and could not take over.
+//! Each announcement is a file that a rename replaces atomically, so readers need no lock. If the announcements were in
+//! a database, a host that froze while it announced itself would keep a lock. Other nodes could then not read the
+//! highest announced term, and could not take over.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -27,16 +27,16 @@ pub(super) const FOLDER: &str = "nodes";
 /// Description of the folder's content, for error messages.
 const KEEPS: &str = "the terms that nodes have announced";
 const SUFFIX: &str = ".json";
-/// Suffix of the name of an incomplete file. It follows the node's id and a random number.
+/// Suffix of an incomplete file's name, after the node's id and a random number.
 const UNFINISHED: &str = ".new";
 /// Maximum length of a node's id, in bytes. Even with the longest suffix, the file name stays within the limit of 255
 /// bytes.
 const LONGEST_NODE: usize = 200;
 
-/// Age after which an incomplete file counts as left behind, because its writer must have been killed.
+/// Age after which an incomplete file may be removed, because its writer must have been killed.
 const LEFT: Duration = Duration::from_secs(60);
-/// Size of the buffer for file names, in bytes. It has room for 1000 nodes. One system call reads all of these names,
-/// during which the kernel keeps the folder locked.
+/// Size of the buffer for file names, in bytes. It holds the names of 1000 nodes, so that one system call, which locks
+/// the folder, can read all of them.
 const NAMES: usize = 256 << 10;
 
 /// The announcements of all elections. Each method may block for as long as the file system does.
@@ -175,7 +175,7 @@ impl Announcements {
         }
     }
 
-    /// Opens the folder. It is an error if the folder does not exist, because a node may have announced a term in it.
+    /// Opens the folder. Fails if the folder does not exist, because a node may have announced a term in it.
     fn open(&self) -> Result<OwnedFd, StoreError> {
         let folder = open_folder(CWD, &self.folder).map_err(|error| self.unreadable(error))?;
         rights::refuse_open_folder(&self.folder)?;
@@ -334,7 +334,7 @@ mod tests {
             assert_eq!(store.get(&job(), node, 9), Ok(None), "{node}");
         }
         assert_eq!(store.get(&job(), "a", 0), Ok(Some(Bytes::new())));
-        // A pipe has the file name that the announcement needs. The announcement replaces the pipe.
+        // An announcement replaces a pipe that has its file name.
         store.put(&job(), "pipe", b"2").unwrap();
         assert_eq!(store.get(&job(), "pipe", 9), Ok(Some(Bytes::from_static(b"2"))));
         assert!(matches!(

@@ -1,4 +1,4 @@
-//! Batches of requests of the same kind, which share a transaction.
+//! Batches requests of one kind, so that they share a transaction.
 //!
 //! Waking a thread, locking a file and syncing a commit cost as much for one request as for many. So all requests that
 //! arrive during a transaction share the next transaction.
@@ -18,7 +18,7 @@ pub(super) struct Batches<Q, A>(Mutex<(u64, Arc<Queue<Q, A>>)>);
 
 pub(super) struct Queue<Q, A> {
     pub waiting: Mutex<Vec<PendingRequest<Q, A>>>,
-    /// Permit to carry out all waiting requests. One of these requests holds it.
+    /// Permit to carry out all waiting requests. One of these requests holds the permit.
     pub turn: Arc<Semaphore>,
 }
 
@@ -75,7 +75,7 @@ impl<Q, A> PendingRequest<Q, A> {
     }
 
     fn answer(self, answer: Result<A, StoreError>) {
-        // This fails if the caller has given up.
+        // The send fails if the caller has given up.
         let _ = self.answer.send(answer);
     }
 }

@@ -19,7 +19,7 @@ pub struct BootClock {
     pub id: String,
     /// The time namespace.
     pub time_namespace: String,
-    /// Returns the time since boot, including suspends. It never goes backwards.
+    /// Returns the time since boot, including suspends. The time never goes backwards.
     pub clock: Arc<dyn Fn() -> Duration + Send + Sync>,
     /// Returns the lower bound on elapsed time ([`Clock::least`]). Can be compared only with other values in this
     /// process.
@@ -29,7 +29,8 @@ pub struct BootClock {
 impl BootClock {
     /// Returns the boot clock of this machine, as this process sees it.
     pub fn current() -> Self {
-        // An unknown identity never equals another one. So this store has to watch each lease to measure it.
+        // An unknown identity differs in each process. So the store measures another process's lease from the moment
+        // when it first sees the lease.
         let unknown = || format!("unknown-{}-{:?}", std::process::id(), boot_time());
         let id = boot_id();
         let time_namespace = match std::fs::read_link("/proc/self/ns/time") {

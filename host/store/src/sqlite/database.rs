@@ -28,7 +28,7 @@ pub(super) struct Database {
     schema: &'static str,
     /// Timeout for a request that waits for another client's transaction.
     busy: Duration,
-    /// The file that was last found at the path. Even if the file is moved away, it is kept here until another file is
+    /// The file that was last found at the path. If this file is moved away, the field keeps it until another file is
     /// found at the path, so that a renewal notices the change.
     file: Mutex<Option<Arc<File>>>,
     /// The number of different files found at the path so far.
@@ -147,7 +147,7 @@ pub(super) fn missing(path: &Path, keeps: &str, was_there: bool) -> StoreError {
     )
 }
 
-/// Runs one transaction. Returns `None` if the file was moved away before the transaction began.
+/// Runs one transaction. Returns `None` if the file is no longer at its path.
 fn attempt<T>(
     file: &File,
     db: &mut Connection,

@@ -37,11 +37,11 @@ const PAGE: u32 = 4096;
 /// SQLite's error code for a database file that is no longer at its path.
 const MOVED: i32 = rusqlite::ffi::SQLITE_READONLY_DBMOVED;
 
-/// One database file, which stays the same even if it is moved, and the idle connections to it.
+/// A database file, identified by its inode and not by its path, and the idle connections to the file.
 pub(super) struct File {
     path: PathBuf,
-    /// Descriptor that keeps the inode from being reused for another file. It is opened with `O_PATH`, because closing
-    /// a normal descriptor would drop the locks that SQLite holds on the file in this process.
+    /// Descriptor that keeps the inode from being reused for another file. The descriptor is opened with `O_PATH`,
+    /// because closing a normal descriptor would drop the locks that SQLite holds on the file in this process.
     pin: OwnedFd,
     busy: Duration,
     idle: Mutex<Vec<Connection>>,
@@ -95,15 +95,15 @@ impl File {
 
     /// Returns the journal mode, which decides whether the rollback journal is kept after a transaction.
     ///
-    /// If the journal is kept, SQLite only clears its header, and overwrites the journal in the next transaction,
-    /// instead of creating and deleting a file each time. This needs only half the CPU time and a quarter of the
-    /// waiting time. If another database replaces this one, a cleared journal does not harm the new database. A
+    /// If the journal is kept, SQLite only clears the journal's header, and overwrites the journal in the next
+    /// transaction. Compared with creating and deleting a file each time, this needs half the CPU time and a quarter of
+    /// the waiting time. If another database replaces this one, a cleared journal does not harm the new database. A
     /// write-ahead log would be even faster, but SQLite would apply it to the new database. Older hosts delete the
     /// journal. They can share a database with hosts that keep it.
     ///
     /// A new journal has the same mode as its database, but the group of the process that created it. So users who have
-    /// access only through the database's group might not be able to read the journal. They could then not read the
-    /// database either.
+    /// access only through the database's group might not be able to read the journal, and then not the database
+    /// either. In this case, the journal is deleted after each transaction.
     fn journal(&self) -> Result<&'static str, StoreError> {
         let mode = rustix::fs::fstat(&self.pin).map_err(|error| self.unreadable(error))?.st_mode;
         Ok(if keeps_journal(mode) { "PERSIST" } else { "DELETE" })
@@ -219,7 +219,7 @@ fn connect(path: &Path, extra: OpenFlags, busy: Duration) -> rusqlite::Result<Co
     }))?;
     // A term that has begun must survive a power failure; otherwise, another host could begin the same term again. FULL
     // is not enough if the journal is deleted, for example while the file is being created: only EXTRA also syncs the
-    // folder. Without that, the journal could reappear after a power failure and undo the commit.
+    // folder. Without this sync, the journal could reappear after a power failure and undo the commit.
     db.pragma_update(None, "synchronous", "EXTRA")?;
     Ok(db)
 }
@@ -289,8 +289,8 @@ pub(super) fn misconfigured(path: &Path, why: impl Display) -> StoreError {
     StoreError::Misconfigured(format!("{}: {why}", path.display()))
 }
 
-/// Returns the error for a path that cannot be accessed, or whose neighboring files cannot be accessed. SQLite does not
-/// report the reason, so this function looks for it in the file system.
+/// Returns the error, with a remedy, for a file that cannot be accessed. SQLite does not report the reason, so this
+/// function looks for it in the file system.
 pub(super) fn out_of_reach(path: &Path, what: &str, error: &dyn Display, why: Option<Errno>) -> StoreError {
     // If the path does not exist, check the folder that should contain it. A file system that does not count its blocks
     // or inodes reports 0 of 0.

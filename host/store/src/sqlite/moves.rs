@@ -1,5 +1,5 @@
-//! Detects at once when the lease database is removed, replaced or moved. The next renewal would also detect this. But
-//! if a host's leases are gone, or an older copy has replaced them, the host should not continue until then.
+//! Detects at once when the lease database is removed, replaced or moved. The next renewal would also detect this, but
+//! a host whose leases are gone, or were replaced by an older copy, should stop earlier.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,7 +35,7 @@ impl MoveWatch {
 
 impl SqliteStore {
     /// Resolves when the kernel reports an event after which the lease database is no longer at its path. Each event
-    /// resolves one call. Cancel safe.
+    /// resolves one call per election. Cancel safe.
     pub(super) async fn leases_moved(&self, election: &ElectionName) {
         let moves = &self.shared.moves;
         let events = &moves.events;

@@ -1,8 +1,8 @@
-//! The tables for everything except the leases.
+//! The tables for state, control objects, steering objects, modules and history.
 //!
-//! State has its own file, so that no commit delays a renewal. Modules have their own file: a client that writes a
-//! large module locks out all readers of the file until the disk is done, and every node reads control objects every
-//! few seconds. History has its own file, so that nothing more important has to wait for it.
+//! State has its own file, so that no commit delays a renewal. Modules have their own file, because a client that
+//! writes a large module locks out all readers of the file, and every node reads control objects every few seconds.
+//! History has its own file, so that nothing more important has to wait for it.
 
 use async_trait::async_trait;
 use baton_election::{ElectionName, StoreError, Version};

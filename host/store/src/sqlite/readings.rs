@@ -1,8 +1,8 @@
 //! Reads control and steering objects. A host reads these objects every few seconds, and almost always finds no change.
 //!
 //! Reads that are requested at the same time share a transaction. If the kernel (inotify(7)) has reported no write to
-//! the file since the last read, no transaction is needed. The kernel reports the writes of all processes. It does so
-//! before the writer releases the lock that readers have to wait for.
+//! the file since the last read, no transaction is needed. The kernel reports the writes of all processes. It reports a
+//! write before the writer releases the lock for which readers wait.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -194,8 +194,8 @@ mod tests {
             let expected = if *next == version { Ok(Reading::Unchanged) } else { found(next, content) };
             assert_eq!(store.read(Control, &job(), Some(&version)).await, expected, "{what}");
             version = next.clone();
-            // The first read finds a different file, so the store does not keep its result. It keeps the result of the
-            // second read.
+            // If the file was replaced, the store has not kept the first result, because that read found another file.
+            // The store keeps the result of this second read.
             assert_eq!(store.read(Control, &job(), Some(&version)).await, Ok(Reading::Unchanged));
             assert_eq!(store.read(Steering, &job(), None).await, Ok(Reading::Nothing));
             for (object, known) in [(Control, Some(&version)), (Steering, None), (Steering, Some(&version))] {

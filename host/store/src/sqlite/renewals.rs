@@ -46,7 +46,7 @@ mod tests {
     use super::*;
     use crate::LeaseStore as _;
 
-    /// In this test, the disk hangs until the lease has expired.
+    /// This test simulates a disk that hangs until the lease has expired and the caller has given up.
     #[tokio::test]
     async fn renewal_that_was_given_up_restarts_no_expired_lease() {
         let folder = tempfile::tempdir().unwrap();

@@ -47,8 +47,8 @@ fn mode_of_files(dir: &Path) -> Mode {
     if is_shared { OWN | OF_GROUP } else { OWN }
 }
 
-/// Sets the mode of a new file to the mode for files in the folder `dir`. If root creates the file, also makes the
-/// folder's owner its owner, because that user must be able to read it.
+/// Sets the mode of a new file to the mode for files in the folder `dir`. If root creates the file, also gives the file
+/// to the folder's owner, who must be able to read it.
 pub(super) fn give(file: &OwnedFd, dir: &Path) -> io::Result<()> {
     // The umask may have removed the group's permissions.
     fchmod(file, mode_of_files(dir))?;
@@ -70,7 +70,7 @@ fn owner_for_root(dir: &Path) -> io::Result<Option<(Uid, Gid)>> {
 
 /// Creates a folder that only its owner can access. In a [shared](is_shared) folder, the new folder's group can access
 /// it as well. If the folder already exists, it stays as it is. The folder survives a power failure. The parent folder
-/// must exist. If root creates the folder, the parent's owner becomes its owner.
+/// must exist. If root creates the folder, the parent's owner owns the folder.
 pub(super) fn make_folder(path: &Path) -> io::Result<()> {
     let above = path.parent().unwrap_or(path);
     let of_files = mode_of_files(above);
@@ -92,8 +92,8 @@ pub(super) fn make_folder(path: &Path) -> io::Result<()> {
     File::open(above)?.sync_all()
 }
 
-/// True if the folder's group can write to the folder, and either new files inherit this group or the group is not the
-/// user's own group.
+/// True if the folder's group can write to the folder, and if new files inherit this group or the group is not the
+/// user's own.
 fn is_shared(dir: &Stat) -> bool {
     let mode = Mode::from_raw_mode(dir.st_mode);
     mode.contains(Mode::WGRP) && (mode.contains(Mode::SGID) || dir.st_gid != getegid().as_raw())

@@ -1,9 +1,9 @@
-//! The tables for leases: the rows of the leases, the marks of released records, and the notes about lease holders.
+//! The tables for leases: the leases, the marks of released records, the pauses, and the notes about lease holders.
 //!
-//! The columns of the table `lease` cannot change, because old hosts, which do not know marks, write whole rows by
-//! column position. So marks have their own table. A mark contains the version of its record, so it does not apply to a
-//! record that an old host writes later. Notes work in the same way. They also contain the lease's id, because an old
-//! host that acquires the lease chooses a new id.
+//! The columns of the table `lease` cannot change: old hosts do not know marks, and write whole rows by column
+//! position. So marks have their own table. A mark contains the version of its record, so it does not apply to a record
+//! that an old host writes later. Pauses and notes work in the same way. Notes also contain the lease's id, because an
+//! old host that acquires the lease chooses a new id.
 
 use std::time::Duration;
 
@@ -22,16 +22,16 @@ CREATE TABLE lease (
   changed INTEGER NOT NULL, boot TEXT NOT NULL, time_namespace TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;";
 
-/// The table of marks. It is created with the first mark, because the file may not have this table: an older host may
-/// have created the file, or an operator may have restored an old file.
+/// The table of marks. The first mark creates this table, because the file may lack the table: an older host may have
+/// created the file, or an operator may have restored an old file.
 const RELEASED: &str = "
 CREATE TABLE IF NOT EXISTS released (election TEXT PRIMARY KEY, version TEXT NOT NULL) STRICT, WITHOUT ROWID;";
 
-/// The table of pauses. It is created with the first pause, for the same reasons as [`RELEASED`].
+/// The table of pauses. The first pause creates this table, for the same reasons as [`RELEASED`].
 const REST: &str = "
 CREATE TABLE IF NOT EXISTS rest (election TEXT PRIMARY KEY, version TEXT NOT NULL, until INTEGER NOT NULL) STRICT, WITHOUT ROWID;";
 
-/// The table of notes. It is created with the first note, for the same reasons as [`RELEASED`].
+/// The table of notes. The first note creates this table, for the same reasons as [`RELEASED`].
 pub(super) const HOLDER: &str = "
 CREATE TABLE IF NOT EXISTS holder (
   election TEXT PRIMARY KEY, version TEXT NOT NULL, id BLOB NOT NULL,
@@ -116,8 +116,7 @@ fn has(db: &Connection, table: &str) -> rusqlite::Result<bool> {
         .query_row([table], |row| row.get(0))
 }
 
-/// Writes the note that the lease `id` is held by the incarnation `place`, which wrote this `version` of the record to
-/// begin its term.
+/// Notes that the incarnation `place` holds the lease `id`, and began its term with this `version` of the record.
 pub(super) fn note_holder(
     db: &Connection,
     election: &ElectionName,

@@ -37,7 +37,7 @@ fn record(term: u64) -> Record {
     }
 }
 
-/// Returns a boot clock that the test controls. Its time is in seconds.
+/// Returns a boot clock whose time the test sets in `seconds`.
 fn boot(name: &str, namespace: &str, seconds: &Arc<AtomicU64>) -> BootClock {
     let seconds = Arc::clone(seconds);
     let clock = Arc::new(move || Duration::from_secs(seconds.load(Ordering::SeqCst)));
@@ -419,8 +419,7 @@ async fn file_of_an_older_host_is_shared_with_it() {
     // The header is still the one that the older host wrote.
     let number = |name| older.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     assert_eq!((number("application_id"), number("user_version")), (Ok(1_113_683_054), Ok(1)));
-    // While the store is open, an older file takes the place of this file. The store can also read and mark the older
-    // file.
+    // While the store is open, an older file replaces this file. The store can read and mark the older file as well.
     std::fs::remove_file(dir.path().join("lease.db")).unwrap();
     Connection::open(dir.path().join("lease.db")).unwrap().execute_batch(OLDER_FILE).unwrap();
     assert_eq!(read(&store).await.2, Some(of_older.clone()));

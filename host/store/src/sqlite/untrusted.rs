@@ -1,4 +1,4 @@
-//! Readers of database rows, for [`baton_base::untrusted`].
+//! Readers of database rows, for fuzzing: see [`baton_base::untrusted`].
 
 use std::time::Duration;
 

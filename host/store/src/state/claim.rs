@@ -1,4 +1,4 @@
-//! The claim: a term's right to change the document, and the content of the document as the term knows it.
+//! The claim: a term's right to change the document, and the document's content as last read or written by the term.
 //!
 //! Safety depends only on the conditional write. A write with an unknown outcome is repeated unchanged until the store
 //! reports that the write succeeded or that its condition failed. If the condition failed, the term reads the document,
@@ -8,9 +8,9 @@
 //! During a swap, no instance has to wait for the store. While the old instance is still running, its process claims
 //! the document for the next term in one additional write. The old instance's later commits are based on that claim.
 //!
-//! While a node requests a lease, or surveys the store because the leader is giving up the lease, it already reads the
-//! document for its first term. If the document changes after that read, the claim's condition fails, and the node
-//! reads the document again.
+//! A node already reads the document for its first term while it requests the lease, or while it surveys the store
+//! because the leader is giving up the lease. If the document changes afterwards, the claim's condition fails, and the
+//! node reads the document again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -163,7 +163,7 @@ impl Claimant {
     }
 
     /// Writes the claim of `term`. `ahead` is the mark of the claim that was made for this term in advance, if any. The
-    /// old instance may still commit after such a claim.
+    /// old instance may have committed since that claim.
     async fn write_claim(
         &self,
         term: Term,
@@ -264,7 +264,7 @@ impl Handover {
 }
 
 impl Claim {
-    /// Returns the saved keys and values: those that existed when this claim was made, with the changes by its own
+    /// Returns the saved keys and values, as they were when this claim was made, plus the changes by this claim's
     /// commits.
     pub fn entries(&self) -> &BTreeMap<String, Bytes> {
         &self.document.entries
@@ -273,7 +273,7 @@ impl Claim {
     /// Saves either all changes or none. Returns when the store has answered, or when the term has ended.
     ///
     /// # Errors
-    /// Returns a [`CommitError`], which says why the changes were not saved, or that the outcome is unknown.
+    /// [`CommitError`] if the changes were not saved, or if the outcome is unknown.
     pub async fn commit(&mut self, changes: Vec<Change>) -> Result<(), CommitError> {
         let mut history = self.history.lock().await;
         let committed = history.commit(changes).await;
@@ -408,8 +408,8 @@ impl History {
                             Ok(())
                         }
                         other => {
-                            // Only this process can claim the state for its next term. So if the document contains that
-                            // term, an operator must have changed the document.
+                            // Only this process claims the state for `ours`. So if the document contains this term, an
+                            // operator has changed the document.
                             let ours = self.next.map(|(term, _)| term);
                             let term = other.map_or(0, |(_, found)| found.term);
                             let term = if Some(term) == ours { self.term } else { term };
@@ -418,7 +418,7 @@ impl History {
                         }
                     };
                 }
-                // The read can be repeated: the condition has failed, and can never hold again.
+                // Repeating the read is safe: the write's condition has failed, and can never hold again.
                 Err(error) => drop(pace.wait(&error).await),
             }
         }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// The first bytes of every document.
 const MAGIC: &[u8] = b"baton state ";
-/// The format of the bytes after this one: Postcard, <https://postcard.jamesmunns.com/wire-format>.
+/// The format of the bytes that follow this byte: Postcard, <https://postcard.jamesmunns.com/wire-format>.
 const FORMAT: u8 = b'1';
 /// Number of bytes at the start of a document that are enough to read its term. In Postcard, the term takes up to 10
 /// bytes.
@@ -69,7 +69,7 @@ impl fmt::Debug for Mark {
 pub struct Document {
     /// The term that claimed the state last.
     pub term: Term,
-    /// The mark of that claim.
+    /// The mark of the last claim.
     pub claim: Mark,
     /// The mark of the last commit, or of the claim if there has been no commit since.
     pub commit: Mark,

@@ -1,4 +1,4 @@
-//! The reader for stored states, for [`baton_base::untrusted`].
+//! The reader of stored states, for fuzzing: see [`baton_base::untrusted`].
 
 use super::Document;
 use crate::state::document::HEAD;

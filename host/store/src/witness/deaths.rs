@@ -16,8 +16,8 @@ use tokio::time::sleep;
 use super::LockFileId;
 use crate::file_events::{FileEvents, WatchFlags, Watches};
 
-/// The wait before each check, in milliseconds. If the file is still locked at the last check, only one of several
-/// processes has exited.
+/// The wait before each check, in milliseconds. If the file is still locked at the last check, another process of the
+/// incarnation is alive.
 const LOOKS: [u64; 8] = [0, 1, 2, 4, 8, 16, 32, 64];
 
 /// The known holders of leases, and the file events of their lock files.
@@ -105,7 +105,8 @@ impl Deaths {
         }
     }
 
-    /// Notes a check that was made at this number of events. Returns true if the death must be reported now.
+    /// Records a check, and the number of events at the time of the check. Returns true if the death must be reported
+    /// now.
     fn looked(&self, election: &ElectionName, place: &LockFileId, count: u64, is_gone: bool) -> bool {
         let mut is_news = false;
         self.holders.send_if_modified(|holders| {

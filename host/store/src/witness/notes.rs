@@ -1,4 +1,4 @@
-//! Notes with the ids under which a host holds its leases. If the host is killed, its successor can use them.
+//! Notes with the ids under which a host holds its leases. If the host is killed, another host can use the ids.
 //!
 //! Lease ids are secret, so a host needs a dead holder's note to reclaim its lease. The note is untrusted: the store
 //! checks the id, and the kernel checks that the holder is dead. Before a host reclaims a lease, it adds the new id to
@@ -164,7 +164,7 @@ impl Notes {
             if !lock(file.as_fd(), libc::F_WRLCK, 0, 0)? {
                 return Ok(None);
             }
-            // The note may have been removed in the meantime, because another host has resumed its lease.
+            // The note may have been removed in the meantime, because another host has reclaimed the lease.
             let (now, found) = self.open(&folder, &note.place.incarnation, &note.election, OFlags::RDONLY)?;
             let is_it = is_same(&fstat(&file)?, &fstat(&now)?) && found.as_ref() == Some(note);
             if !is_it || !note.place.is_gone(self.folder()) {
@@ -184,7 +184,8 @@ impl Notes {
         take().ok().flatten()
     }
 
-    /// Removes a taken note. No host needs it any more, because its lease has been resumed or is about to be released.
+    /// Removes a taken note. No host needs the note any more, because this host has begun its term or is about to
+    /// release the lease.
     pub(crate) fn remove_taken(&self, Taken { note, .. }: Taken) -> io::Result<()> {
         unlink(&open_folder(self.folder())?, &name(&note.place.incarnation, &note.election))
     }

@@ -60,7 +60,7 @@ fn host_is_dead_once_it_and_all_runners_have_exited() {
         let (mut host, mut other) = (Some(host), Some(other));
         if host_first {
             host = None;
-            // The runner is stopped. It does nothing now, but it can be resumed.
+            // The runner is stopped. It can be resumed, so the host counts as alive.
             other.as_ref().unwrap().stop();
         } else {
             other = None;
@@ -71,8 +71,8 @@ fn host_is_dead_once_it_and_all_runners_have_exited() {
     }
 }
 
-/// If the locks of a file system are local to each machine, they do not show whether processes on other machines are
-/// alive.
+/// Locks on a shared file system may be local to each machine. Such locks do not show whether processes on other
+/// machines are dead.
 #[test]
 fn locks_on_a_shared_file_system_do_not_count() {
     let Some(fuse) = Fuse::mount("a") else { return };
@@ -114,8 +114,8 @@ fn lock_file_counts_only_if_it_is_the_locked_one() {
         assert!(!place.is_gone(&holders));
         let _either = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir(&path));
     }
-    // The lock file was removed. It is therefore still unknown whether the host and its runner are dead, even after
-    // both have exited.
+    // The lock file was removed. So even after the host and its runner have exited, it is unknown whether they are
+    // dead.
     let runner = Runner::holding(host.for_runner().unwrap());
     drop((host, runner));
     assert!(!place.is_gone(&holders), "it has no name any more");
@@ -149,7 +149,7 @@ fn check_blocks_no_other_check_and_foreign_lock_means_alive() {
     assert!(!is_unlocked(looks.as_fd()).unwrap());
     drop(host);
     is_seen_gone(&place, &holders);
-    // The first checker still has the file open, with its shared lock. Another check still gets the same result.
+    // The first checker still holds a shared lock on the file. Other checks nevertheless succeed.
     assert!(is_unlocked(looks.as_fd()).unwrap());
     assert!(place.is_gone(&holders));
     drop(looks);

@@ -1,9 +1,8 @@
-//! The reader for untrusted notes, for [`baton_base::untrusted`].
+//! The reader of notes, for fuzzing: see [`baton_base::untrusted`].
 
 use super::is_incarnation;
 use super::notes::Note;
 
-/// Decodes a note of a lease.
 pub(crate) fn note(bytes: &[u8]) {
     if let Some(note) = Note::decode(bytes) {
         assert_eq!(note.encode().as_bytes(), bytes, "it is written as it is read");

@@ -23,7 +23,7 @@ use super::{assert_lost, version_of};
 /// Time for which a caller waits for an answer: much less than a lease, but more than any answer needs on loopback.
 const CALLER_WAITS: Duration = Duration::from_millis(1500);
 
-/// A container in an emulator that other tests use as well.
+/// A container in an emulator. Each case of the suite uses its own container.
 pub struct Container {
     address: SocketAddr,
     name: String,
@@ -180,7 +180,7 @@ impl Late {
         self.proxy.set(Mode::HoldRequest);
         let far = Arc::clone(&self.far);
         let sent = tokio::spawn(async move { far.request(&job(), op).await });
-        // This call blocks its thread. The request continues on another thread.
+        // This call blocks the current thread. The request continues on another thread.
         self.proxy.wait_held();
         sent.abort();
         assert!(sent.await.is_err_and(|error| error.is_cancelled()), "nobody has answered it");
@@ -410,7 +410,7 @@ async fn list_in_azures_format_is_parsed() {
     }
 }
 
-/// The state has no metadata if it was written by an older host, or copied by a client.
+/// The state has no metadata if an older host wrote it, or if a client copied it.
 #[tokio::test]
 async fn state_with_its_term_only_in_the_content_is_recalled() {
     let azurite = Azurite::start();
@@ -424,8 +424,7 @@ async fn state_with_its_term_only_in_the_content_is_recalled() {
     let Ok(Reading::Found(_, content)) = store.read(VersionedObject::State, &job(), None).await else {
         panic!("it was written");
     };
-    // Write another term, so that the metadata contains a different term than `content`. Then replace the blob, without
-    // metadata.
+    // Write a lower term. Then replace the blob by the earlier content, without metadata.
     claim(5).await;
     let location = CloudLocation::Emulator { address: "127.0.0.1".to_owned(), port: azurite.address().port() };
     let blob =
@@ -434,7 +433,7 @@ async fn state_with_its_term_only_in_the_content_is_recalled() {
     assert_eq!(store.request(&job(), Op::Recall).await, Ok(Reply::Term(41)));
 }
 
-/// The environment variable with the store's credentials. No other test may run with this variable.
+/// The environment variable with the store's credentials. No other test may run in a process that has this variable.
 const CREDENTIALS: &str = "BATON_STORE_CONNECTION_STRING";
 /// The variable with the emulator's address, for a child process that runs this test binary.
 const WRONG_KEY_AT: &str = "BATON_TEST_WRONG_KEY_AT";
@@ -457,7 +456,6 @@ async fn wrong_key_is_refused_and_reported() {
     assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stdout));
 }
 
-/// Starts a server that answers a single request.
 fn answer_once(status: &str, code: Option<&str>) -> (SocketAddr, std::thread::JoinHandle<Vec<String>>) {
     let code = code.map_or(String::new(), |code| format!("x-ms-error-code: {code}\r\n"));
     answer(vec![format!("HTTP/1.1 {status}\r\n{code}content-length: 0\r\nconnection: close\r\n\r\n")])

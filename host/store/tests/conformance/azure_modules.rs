@@ -85,7 +85,7 @@ async fn large_module_may_take_as_long_as_a_slow_line_needs() {
     direct.put_module(&digest, content.clone()).await.unwrap();
     proxy.set(Mode::HoldRequest);
     let mut reading = tokio::spawn(async move { far.get_module(&digest, u64::MAX).await });
-    // This call blocks its thread. The request continues on another thread.
+    // This call blocks the current thread. The request continues on another thread.
     proxy.wait_held();
     let early = tokio::time::timeout(Duration::from_secs(11), &mut reading).await;
     assert!(early.is_err(), "nothing has reached the store, and yet there is an answer");

@@ -24,7 +24,6 @@ fn version_of(answer: Result<Reply, StoreError>) -> Version {
     }
 }
 
-/// Asserts that the lease is lost.
 #[track_caller]
 fn assert_lost(answer: &Result<Reply, StoreError>) {
     assert!(matches!(answer, Err(StoreError::Lost(_))), "Lost was expected: {answer:?}");

@@ -19,8 +19,8 @@ use crate::suite::record;
 /// The environment variable that tells a child process its role.
 const ROLE: &str = "BATON_TEST_ROLE";
 const FOLDER: &str = "BATON_TEST_FOLDER";
-/// The start of a message to the parent process. It distinguishes messages from the test harness's output, which goes
-/// to the same place.
+/// The start of a message to the parent process. The prefix distinguishes messages from the test harness's output,
+/// which also goes to stdout.
 const SAYS: &str = "\n@ ";
 
 /// A child process that uses the store. Dropping this value kills the process.
@@ -163,7 +163,7 @@ fn answered_write_survives_when_its_process_is_killed() {
     });
 }
 
-/// Length of the lease in `hold`. It is long because renewals may be late on a slow machine.
+/// Length of the lease in `hold`. The lease is long, because renewals may be late on a slow machine.
 const HELD: Duration = Duration::from_secs(8);
 
 async fn hold(store: &SqliteStore) {

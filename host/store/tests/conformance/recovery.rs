@@ -26,7 +26,7 @@ async fn renew(store: &SqliteStore) -> Result<Reply, StoreError> {
     store.request(&job(), Op::Renew { id: a() }).await
 }
 
-/// Starts a transaction of another client. It ends when the returned connection is dropped.
+/// Starts a transaction of another client. The transaction ends when the returned connection is dropped.
 fn locked(folder: &Path) -> Connection {
     let other = Connection::open(folder.join("lease.db")).unwrap();
     other.busy_timeout(Duration::from_secs(5)).unwrap();
@@ -96,13 +96,13 @@ async fn given_up_tries_do_not_pile_up_while_the_disk_hangs() {
         };
         runtime.spawn(give_up).await.unwrap();
     }
-    // One of the threads is the runtime's worker. A thread that runs requests exits only some time after its last
-    // request.
+    // One of the threads is the runtime's worker. The other threads run requests. They exit only some time after their
+    // last request, so all of them are counted.
     let requests = threads_named(THREADS) - 1;
     drop(lock);
     runtime.shutdown_background();
-    // A thread that has just finished a request may not be ready for the next one yet. There may therefore be more
-    // threads than pending requests, and many more on a slow machine, but not one for each try.
+    // A thread that has just finished a request may not be ready for the next one yet. So there may be more threads
+    // than pending requests, on a slow machine many more, but not one thread for each try.
     assert!((1..=TRIES / 2).contains(&requests), "{requests} threads");
 }
 

@@ -57,7 +57,7 @@ async fn passes_the_suite() {
     suite::run(folder).await;
 }
 
-/// A folder that was created by an earlier version of Baton has no file for state.
+/// An earlier version of Baton created folders without a file for state.
 #[tokio::test]
 async fn state_file_is_added_to_an_older_folder() {
     let folder = folder().await;
@@ -96,7 +96,7 @@ async fn lock_on_control_delays_neither_announcements_nor_a_recall() {
     assert_eq!(store.request(&job(), Op::Recall).await, Ok(Reply::Term(9)));
 }
 
-/// A folder that was created by an earlier version of Baton has no files for modules.
+/// An earlier version of Baton created folders without files for modules.
 #[tokio::test]
 async fn module_files_are_added_to_an_older_folder() {
     let folder = folder().await;
@@ -287,7 +287,7 @@ async fn wait_for(file: &Path) {
     panic!("nobody made {}", file.display());
 }
 
-/// A small disk. It is unmounted when this value is dropped.
+/// A small disk, which is unmounted when this value is dropped.
 pub struct Disk(TempDir);
 
 impl Disk {
@@ -332,7 +332,7 @@ fn fill(dir: &Path) {
     while file.write(&[0; 512]).is_ok_and(|written| written > 0) {}
 }
 
-/// Applies `trouble` to a disk with a store. Returns the answers to a renewal and to a read after that.
+/// Applies `trouble` to a disk with a store. Returns the answers to a renewal and to a later read.
 async fn on_a_disk(trouble: impl FnOnce(&Path)) -> Option<(Result<Reply, StoreError>, Result<Reply, StoreError>)> {
     let disk = Disk::mount()?;
     let store = disk.store();
@@ -418,7 +418,8 @@ async fn read_only_disk_is_reported() {
     );
 }
 
-/// This store does not note when an announcement was written. It uses the time that the node put into the announcement.
+/// This store does not record when an announcement was written, so the time that the node put into the announcement
+/// counts.
 #[tokio::test]
 async fn announcements_of_dead_nodes_are_withdrawn_by_their_own_time() {
     let folder = folder().await;

@@ -1,5 +1,5 @@
-//! Tests of tokens for Azure identities. The services that issue tokens, and the storage account, are replaced by small
-//! servers on loopback. The real services cannot be tested here.
+//! Tests of tokens for Azure identities. Small servers on loopback replace the services that issue tokens, and the
+//! storage account, because the real services cannot be tested here.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -18,7 +18,7 @@ struct Server {
 }
 
 impl Server {
-    /// Starts a server. `answer` maps a whole request to a status and a body.
+    /// Starts a server. `answer` returns the status and the body for a whole request.
     fn start(answer: impl Fn(&str) -> (&'static str, String) + Send + 'static) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -131,7 +131,7 @@ fn assert_known(told: &str) {
 fn machine_identity_is_requested_by_its_client_id() {
     let machine = Server::start(of_machine);
     let endpoint = format!("{}/", machine.url());
-    // The machine's own endpoint must not be reached through the proxy in the environment.
+    // The store must not use the proxy in the environment to reach the machine's own endpoint.
     let proxy = Server::start(|_| ("502 Bad Gateway", String::new()));
     let at = ("AZURE_POD_IDENTITY_AUTHORITY_HOST", endpoint.as_str());
     let proxied = [("HTTP_PROXY", proxy.url()), ("http_proxy", proxy.url())];
@@ -169,7 +169,7 @@ fn token_is_discarded_when_the_store_refuses_it() {
         ("200 OK", body)
     });
     let endpoint = format!("{}/", machine.url());
-    // The account refuses the first token. The store finds this out with its first request.
+    // The account refuses the first token at the store's first request.
     let (told, account) = ask("token-2", &[("AZURE_POD_IDENTITY_AUTHORITY_HOST", endpoint.as_str())]);
     assert!(told.contains("InvalidAuthenticationInfo"), "{told}");
     assert_known(&told);

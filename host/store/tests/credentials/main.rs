@@ -1,5 +1,5 @@
-//! Tests of the Azure store's account and credentials. These come from environment variables, so each test runs in a
-//! process of its own.
+//! Tests of the Azure store's account and credentials. Environment variables set the account and the credentials, so
+//! each test sends its requests from a child process.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::disallowed_methods, reason = "nobody suspends the machine while it is tested")]

@@ -63,8 +63,8 @@ fn open_connections_are_reused() {
         ["/1", "/2", "/3", "/last", "/5", "/6"].map(|path| format!("{}{path}", server.url())).to_vec();
     let node = launch(&fleet, "alpha", "get", &urls.join(" ")).flag("--allow-http", server.url()).start();
     let lines = results(&fleet, &node);
-    // The server closes the connection after `/last`. If the host sends its next request before it notices this, that
-    // request is lost.
+    // The server closes the connection after `/last`. If the host sends its next request before it notices the close,
+    // the request is lost.
     let is_lost = |(number, line): (usize, &String)| number == 4 && line.ends_with(": ErrorCode::ConnectionTerminated");
     let lines_are_right = lines[..6].iter().enumerate().all(|one| one.1.contains(": 200 ") || is_lost(one));
     assert!(lines_are_right, "{lines:?}");

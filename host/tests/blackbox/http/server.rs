@@ -18,7 +18,7 @@ pub struct Request {
     pub headers: Vec<String>,
     /// The body. If it is chunked, this includes the chunk sizes and trailers.
     pub body: String,
-    /// The bytes of the body if the request has a `Content-Length`.
+    /// The body's bytes. Empty if the request has no `Content-Length`.
     pub bytes: Vec<u8>,
 }
 
@@ -128,7 +128,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::Release);
-        // This connection wakes the acceptor, so that it notices the stop.
+        // This connection wakes the acceptor, which then notices the stop.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();

@@ -194,7 +194,7 @@ impl Fleet {
         let launch = Launch::run(name, self.home.path(), &self.journal).arg(component).arg("--create");
         let launch = if self.has_witness { launch } else { launch.arg("--reclaim=false") };
         let launch = launch.flag("--env", format!("WORKERS={}", urls.join(",")));
-        // The timeout is so long that the scheduler waits for a silent worker until its node is killed or asked to
+        // The timeout is so long that the scheduler waits for a silent worker until the node is killed or asked to
         // stop.
         let settings = [("PARTITIONS", partitions), ("PAUSE_MS", 100), ("TIMEOUT_MS", 100_000)];
         let launch =

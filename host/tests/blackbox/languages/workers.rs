@@ -17,7 +17,7 @@ pub struct Offer {
     pub term: u64,
     pub node: String,
     pub election: String,
-    /// True if the worker refused the offer, because its term is lower than the term of an earlier offer.
+    /// True if the worker refused the offer, because an earlier offer had a higher term.
     pub was_refused: bool,
 }
 

@@ -313,7 +313,7 @@ impl Launch {
             unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
             Ok(setup()?)
         };
-        // SAFETY: `setup` runs between fork and exec. It makes system calls only, and they allocate nothing.
+        // SAFETY: `setup` runs between fork and exec. `setup` makes only system calls, which allocate nothing.
         unsafe { self.command.pre_exec(setup) };
         self
     }
@@ -546,15 +546,16 @@ pub fn children_of(parent: u32) -> Vec<i32> {
     all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter(is_child).collect()
 }
 
-/// `command` in a new mount namespace, after the shell commands `setup` have run there. The process keeps its pid.
+/// Returns a command that runs `command` in a new mount namespace, after the shell commands `setup` have run there. The
+/// process keeps its pid.
 pub fn with_mounts(command: &Command, setup: &str) -> Command {
     let mut unshare = Command::new("unshare");
     unshare.args(["--map-root-user", "--mount", "sh"]);
     after(unshare, command, setup)
 }
 
-/// `command` with a limit on the number of its file descriptors. `limit` holds arguments for `ulimit`: for example,
-/// `-Sn 100`. The process keeps its pid.
+/// Returns a command that runs `command` with a limit on its file descriptors. `limit` holds the arguments of `ulimit`,
+/// such as `-Sn 100`. The process keeps its pid.
 pub fn with_descriptors(command: &Command, limit: &str) -> Command {
     after(Command::new("sh"), command, &format!("ulimit {limit}"))
 }

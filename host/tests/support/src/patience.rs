@@ -171,7 +171,7 @@ struct Process {
 /// progress. If it counted as a builder, no wait would time out.
 const NEVER_DONE: [&str; 2] = ["baton", "chrom"];
 
-/// This process and all of its descendants.
+/// Returns this process and all of its descendants.
 fn own_processes() -> Vec<Process> {
     let mut children: HashMap<u32, Vec<(u32, u64, bool)>> = HashMap::new();
     for id in numeric_entries("/proc") {

@@ -17,8 +17,8 @@ pub enum Mode {
     Hang,
     /// Requests pass. Instead of passing the answer on, the proxy closes the connection.
     CutAfterRequest,
-    /// The proxy holds requests until the mode changes, and then passes them on, even if the client has closed the
-    /// connection.
+    /// The proxy holds requests until the mode changes, even if the client has closed the connection. The new mode then
+    /// applies to these requests.
     HoldRequest,
     /// Requests pass. The proxy holds answers until the mode changes, even if the client has closed the connection.
     HoldAnswer,
@@ -26,7 +26,7 @@ pub enum Mode {
     Down,
 }
 
-/// A proxy in front of one server. Dropping it closes its connections.
+/// A proxy in front of one server. Dropping this value closes the proxy's connections.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -52,7 +52,7 @@ impl Proxy {
         self.address
     }
 
-    /// Changes the mode. Held requests and answers are delivered, unless the new mode is [`Mode::Down`].
+    /// Changes the mode. The new mode also applies to the requests and answers that the proxy holds.
     pub fn set(&self, mode: Mode) {
         let mut state = self.shared.state();
         state.mode = mode;

@@ -15,7 +15,7 @@ pub const USER: (&str, &str) = ("ali", "open sesame");
 /// [`USER`] as a line of the registry's password file.
 const HTPASSWD: &str = "ali:$2b$04$TLMO4JZJkfJGAsHqEom65OObZAHl0WQpZ.sRm6hMFV12QIFwvAS4O\n";
 
-/// A registry, running or stopped. Dropping it ends the process and deletes the data.
+/// A registry, running or stopped. Dropping this value ends the process and deletes the data.
 pub struct Registry {
     folder: TempDir,
     address: SocketAddr,
@@ -119,7 +119,7 @@ impl Drop for Registry {
     }
 }
 
-/// The registry's program. Unpacks it first if it is missing.
+/// Returns the path of the registry's program. Installs the program first if it is missing.
 fn program() -> PathBuf {
     let root = crate::repository();
     let program = root.join(".cache/registry/docker-registry");

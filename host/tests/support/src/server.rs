@@ -29,9 +29,9 @@ pub fn has_started(process: &mut Child, address: SocketAddr) -> Result<bool, InV
     })
 }
 
-/// Returns true if a server answers a request at `address`. An accepted connection alone does not prove this.
-/// [`free_port`] briefly opens a listener on the port, and a process that another thread starts at that moment may
-/// inherit the listener. Such a listener accepts connections.
+/// Returns true if a server answers a request at `address`. An accepted connection is not enough: [`free_port`] briefly
+/// opens a listener on the port, and a process that another thread starts at that moment may inherit the listener. Such
+/// a listener accepts connections.
 fn answers(address: SocketAddr) -> bool {
     let request = || -> std::io::Result<usize> {
         let mut stream = TcpStream::connect(address)?;

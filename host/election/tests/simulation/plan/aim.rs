@@ -36,7 +36,7 @@ pub(super) fn draw_aimed(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant) ->
         ];
         let (moment, after) = (rng.pick(&moments), rng.between(Duration::ZERO, lease / 12));
         aimed.push(Aimed { from, host, moment, after, fault: draw_blow(rng, host, lease) });
-        // Also, requests or answers may be lost at the same moment.
+        // In some cases, requests or answers are also lost at this moment.
         if rng.per_mille(300) {
             let of = rng.per_mille(700).then(|| rng.pick(&ASKS));
             let kind = rng.pick(&[Outage::Hang, Outage::Doubt]);
@@ -80,8 +80,8 @@ fn draw_trouble_at_the_deadline(rng: &mut Rng, from: Instant, host: usize, lease
     }
 }
 
-/// Draws a deletion of the record, soon followed by a shutdown of the host that leads. Afterwards, little more than the
-/// host's announcement still contains the host's term.
+/// Draws a deletion of the record, soon followed by a shutdown of the host that leads. Afterwards, only the host's
+/// announcement and the coordinator's state can contain the host's term.
 fn draw_end_without_a_trace(rng: &mut Rng, from: Instant, host: usize, lease: Duration, aimed: &mut Vec<Aimed>) {
     let moment = Moment::Starts;
     let deleted = rng.between(lease / 40, lease / 10);
@@ -91,8 +91,8 @@ fn draw_end_without_a_trace(rng: &mut Rng, from: Instant, host: usize, lease: Du
     aimed.push(Aimed { from, host, moment, after: ends, fault: Fault::Shutdown { host, down } });
 }
 
-/// Draws two plans for a standby. The first contains another version. The second contains the finished version again,
-/// and arrives when the standby requests the lease, or soon after.
+/// Draws two plans for a standby. The first plan contains another version. The second plan contains the finished
+/// version again, and arrives when the standby requests the lease, or soon after.
 fn draw_return_to_what_is_over(rng: &mut Rng, from: Instant, (host, plan): (usize, &HostPlan), aimed: &mut Vec<Aimed>) {
     let publish = |module| Fault::Publish { host, module: Some(module), fallback: None };
     let other = Aimed { from, host, moment: Moment::Asks(Ask::Read), after: Duration::ZERO, fault: publish(2) };
@@ -101,7 +101,7 @@ fn draw_return_to_what_is_over(rng: &mut Rng, from: Instant, (host, plan): (usiz
     aimed.push(Aimed { moment: Moment::Asks(Ask::Acquire), after, fault: publish(plan.module), ..other });
 }
 
-/// Draws a step-down of a leader. In the cool-off that follows, the leader has no module for a short time.
+/// Draws a step-down of a leader. In the cool-off that follows, the host has no module for a short time.
 fn draw_nothing_in_a_cool_off(rng: &mut Rng, from: Instant, (host, plan): (usize, &HostPlan), aimed: &mut Vec<Aimed>) {
     let leaves = Fault::StepDown { host };
     aimed.push(Aimed { from, host, moment: Moment::Extends, after: Duration::ZERO, fault: leaves });
@@ -113,8 +113,8 @@ fn draw_nothing_in_a_cool_off(rng: &mut Rng, from: Instant, (host, plan): (usize
     }
 }
 
-/// Draws a kill by a leader, and one or more pauses of that leader. The pauses start right after the kill was ordered,
-/// or around the deadline.
+/// Draws a kill by a leader, and one or more pauses of that leader. The pauses start right after the kill, or around
+/// the deadline.
 fn draw_pauses_after_a_kill(rng: &mut Rng, from: Instant, (host, lease): (usize, Duration), aimed: &mut Vec<Aimed>) {
     let after = rng.between(Duration::ZERO, lease / 2);
     let kills = rng.pick(&[Fault::Break { period: Duration::ZERO }, Fault::StepDown { host }]);

@@ -5,7 +5,7 @@ use baton_election::eligibility::HIGHEST_PRIORITY;
 
 use super::*;
 
-/// The last command is issued at least this long before the faults end, so that all hosts have read it by then.
+/// Minimum time between the last command and the end of the faults, so that all hosts have read the command by then.
 const LAST_COMMAND: Duration = Duration::from_secs(6);
 
 impl Plan {
@@ -25,7 +25,7 @@ impl Plan {
         }
         let notes = if Rng::about(&[seed, 11]).per_mille(500) { Witness::Notes } else { Witness::None };
         let witness = if rng.per_mille(400) { Witness::Sees } else { notes };
-        // In a plan that publishes new versions, make some of the versions bad.
+        // In half of the plans that publish new versions, make some of the versions bad.
         if rng.per_mille(500) && faults.iter().any(|(_, fault)| matches!(fault, Fault::Publish { .. })) {
             weather.short_lives = weather.short_lives.max(500);
             weather.failures = weather.failures.max(500);
@@ -146,8 +146,8 @@ fn draw_weather(rng: &mut Rng) -> Weather {
     }
 }
 
-/// Draws fault rates. Each kind of fault has a rate above 0 with a probability of `often` ‰, and this rate is below
-/// `highest` ‰.
+/// Draws fault rates. With a probability of `often` ‰, a kind of fault gets a random rate below `highest` ‰. Otherwise,
+/// its rate is 0.
 fn draw_network(rng: &mut Rng, often: u64, highest: u64) -> Network {
     let mut some = |often: u64| if rng.per_mille(often) { rng.below(highest) } else { 0 };
     Network {
@@ -230,7 +230,7 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
             }
         };
         faults.push((at, fault));
-        // Faults often occur twice in a row.
+        // Repeat some faults within 2 s.
         if rng.per_mille(150) {
             faults.push((at + rng.millis(1, 2000), fault));
         }
@@ -243,8 +243,8 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
     faults
 }
 
-/// In some plans, draws a time for each host during which it counts as leading its maximum number of elections. For
-/// some hosts, this time starts with the run.
+/// In some plans, draws a time for each host during which the host counts as leading its maximum number of elections.
+/// For some hosts, this time starts with the run.
 fn draw_letting_others_ask(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, faults: &mut Vec<(Instant, Fault)>) {
     if !rng.per_mille(100) {
         return;
@@ -285,7 +285,8 @@ fn draw_commands(rng: &mut Rng, hosts: &mut [HostPlan], heal_at: Instant, faults
     faults.sort_by_key(|(at, _)| *at);
 }
 
-/// Draws a publication that reaches one host after another. Soon after, some hosts receive a second one.
+/// Draws a publication that reaches one host after another. In some cases, the lease is lost at the same time, and each
+/// host receives two more versions.
 fn draw_publishing(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut Vec<(Instant, Fault)>) -> Fault {
     let mut publishing = Fault::Stall { host: 0 };
     for host in 0..hosts.len() {
@@ -302,7 +303,7 @@ fn draw_publishing(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut 
 }
 
 /// Draws a loss of the lease, and at the same time a new version for each host. Each host receives yet another version
-/// before the store can have answered.
+/// so soon that the store has usually not answered yet.
 fn draw_loss_as_versions_come(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut Vec<(Instant, Fault)>) {
     faults.push((at, rng.pick(&[Fault::Seize, Fault::Break { period: Duration::ZERO }])));
     for (host, HostPlan { lease, .. }) in hosts.iter().enumerate() {
@@ -314,8 +315,8 @@ fn draw_loss_as_versions_come(rng: &mut Rng, hosts: &[HostPlan], at: Instant, fa
     }
 }
 
-/// Draws the case that makes it necessary to wait after a break: the leader cannot find out about the break, and the
-/// other hosts soon crash, step down or shut down.
+/// Draws the case because of which a new holder must wait after a break: the leader cannot find out about the break,
+/// and the other hosts soon crash, step down or shut down.
 fn draw_trouble_after_a_break(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut Vec<(Instant, Fault)>) {
     let cut_off = rng.below(hosts.len() as u64) as usize;
     let length = hosts[cut_off].lease;

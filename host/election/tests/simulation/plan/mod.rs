@@ -1,6 +1,6 @@
-//! A plan: everything in a run that the electors do not decide. It contains the hosts, the faults and their times, the
-//! network's effect on each request, and the behavior of each instance. A plan is drawn from a seed or read from a
-//! replay. The world executes both kinds of plans in the same way.
+//! A plan: everything in a run that the electors do not decide. The plan contains the hosts, the faults and their
+//! times, the network's effect on each request, and the behavior of each instance. A plan is drawn from a seed or read
+//! from a replay. The world executes both kinds of plans in the same way.
 
 mod aim;
 mod draw;
@@ -17,11 +17,11 @@ use crate::store::Instant;
 /// fast clock makes another holder start early: after D on its own clock. The instance must be gone by then, so `0.93 *
 /// (1 + drift) / (1 - drift)`, plus the lateness of a wake-up (D/100), must stay below 1.
 pub const DRIFT_PPM: i64 = 30_000;
-/// Maximum drift if a host sends a report before it aborts itself. The report takes up to a third of what remains of
-/// the lease, so `(0.93 + 0.07 / 3) * (1 + drift) / (1 - drift)`, plus the lateness of a wake-up, must stay below 1.
+/// Maximum drift if a host sends a report before it aborts itself. The report takes up to a third of the rest of the
+/// lease, so `(0.93 + 0.07 / 3) * (1 + drift) / (1 - drift)`, plus the lateness of a wake-up, must stay below 1.
 pub const DRIFT_WITH_WORDS_PPM: i64 = 18_000;
-/// Maximum slew of one of a host's clocks against its others, in millionths. Slew is harmless: the fastest clock limits
-/// what a host may do, and the slowest clock determines when its waits end.
+/// Maximum slew of one of a host's clocks against the host's other clocks, in millionths. Slew is harmless: the fastest
+/// clock limits what a host may do, and the slowest clock determines when its waits end.
 pub const SLEW_PPM: u64 = 90_000;
 /// Maximum time that a request may take to reach the store, in multiples of D.
 pub const LATEST_ARRIVAL: u32 = 3;
@@ -33,7 +33,7 @@ pub struct Plan {
     pub hosts: Vec<HostPlan>,
     /// True if each term claims the coordinator's state. Otherwise, only the record and announcements contain terms.
     pub has_state: bool,
-    /// True if each host has a watchdog, and each instance has a thread that ends it at its deadline.
+    /// True if each host has a watchdog, and each instance has a thread that ends the instance at its deadline.
     pub is_watched: bool,
     pub witness: Witness,
     pub links: Links,
@@ -45,8 +45,8 @@ pub struct Plan {
 }
 
 /// The way in which the store detects a holder's death before the lease expires. The variants whose names contain
-/// `Forget` or `Elsewhere` are bugs in the store. No elector can compensate for them, but the simulation must notice
-/// them.
+/// `Forget` or `Elsewhere` are bugs in the store. No elector can compensate for these bugs, but the simulation must
+/// notice them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Witness {
     None,
@@ -54,10 +54,11 @@ pub enum Witness {
     Sees,
     /// Reports a death while the host's runner may still exist.
     ForgetsTheRunner,
-    /// Checks a lock file in the wrong folder, which no process has locked.
+    /// Checks a lock file in the wrong folder, which no process has locked. The witness therefore reports every holder
+    /// as dead.
     LooksElsewhere,
-    /// All hosts run on one machine. They resume a dead holder's lease from its note, some time after all of the
-    /// holder's processes have exited.
+    /// All hosts run on one machine. A host resumes a dead holder's lease from the holder's note, some time after all
+    /// of the holder's processes have exited.
     Notes,
     /// Like `Notes`, but a host may resume the lease while the holder's runner still exists.
     NotesForgetTheRunner,
@@ -72,7 +73,7 @@ impl Witness {
     }
 }
 
-/// The messages between hosts. They may be lost, late or repeated.
+/// The messages between hosts, which may be lost, late or repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
     None,
@@ -94,7 +95,6 @@ pub struct HostPlan {
     pub priority: u8,
 }
 
-/// An operator's command.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Command {
     Suspend,
@@ -134,8 +134,8 @@ pub enum Fault {
         host: usize,
         length: Duration,
     },
-    /// One of the machine's clocks changes its speed. If the clock runs faster, the host's clock does, too. If it runs
-    /// slower, the host waits longer.
+    /// One of the machine's clocks changes its speed. If the clock runs faster, the host's clock does, too. If the
+    /// clock runs slower, the host waits longer.
     Slew {
         host: usize,
         ppm: i64,
@@ -146,7 +146,7 @@ pub enum Fault {
         host: usize,
         by: Duration,
     },
-    /// The store fails for one host or for all. Either all requests fail, or only the requests of one kind.
+    /// The store fails for one host or for all hosts. Either all requests fail, or only the requests of one kind.
     Outage {
         host: Option<usize>,
         length: Duration,
@@ -159,8 +159,8 @@ pub enum Fault {
         host: usize,
         length: Duration,
     },
-    /// The host counts as leading its maximum number of elections for a while. During this time, it holds back requests
-    /// for the lease, where it may do so.
+    /// The host counts as leading its maximum number of elections for a while. During this time, the host holds back
+    /// each request for the lease that its elector allows it to hold back.
     LetsOthersAsk {
         host: usize,
         length: Duration,
@@ -173,8 +173,8 @@ pub enum Fault {
     Delete,
     /// An outsider creates an object without a record, if no object exists.
     Plant,
-    /// An outsider writes an earlier record back, without holding the lease. This frees a broken or expired lease. The
-    /// number counts back from the last record, which is 0.
+    /// An outsider restores an earlier record, without holding the lease. This frees a broken or expired lease. A
+    /// `back` of 0 stands for the last record, and 1 for the record before it.
     Rewrite {
         back: usize,
     },
@@ -316,10 +316,10 @@ pub struct Life {
     pub ends: Ending,
     /// The time that the instance takes to obey a stop; `None` if the instance ignores the stop.
     pub stops: Option<Duration>,
-    /// The time from the end or kill of the instance until its process has disappeared.
+    /// The time from the end or kill of the instance until its process has exited.
     pub gone: Duration,
-    /// The time until the supervisor learns that the system is removing the instance's process; `None` if the
-    /// supervisor never learns it.
+    /// The time until the supervisor learns that the kernel is removing the instance's process; `None` if the
+    /// supervisor does not learn this.
     pub dying: Option<Duration>,
     /// The time that an effect takes to reach the receiver.
     pub lands: Duration,

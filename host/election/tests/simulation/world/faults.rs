@@ -108,7 +108,7 @@ impl World {
     }
 
     /// Records the time until which the host's instance cannot be ended: the supervisor and the watchdog are both
-    /// paused, or have resumed too recently. Effects cannot pass the gate during this time.
+    /// paused, or have resumed too recently. Even during this time, the gate refuses effects after the deadline.
     fn cannot_be_ended(&mut self, host: usize) {
         let machine = &self.hosts[host];
         let unwatched_until = if self.plan.is_watched { machine.unwatched_until } else { Duration::MAX };
@@ -129,7 +129,8 @@ impl World {
         self.clocks_have_changed(host);
     }
 
-    /// Makes the supervisor and the watchdog read the clock soon: it has advanced further than their timers expect.
+    /// Makes the supervisor and the watchdog read the clock soon: the clock may have advanced further than their timers
+    /// expect.
     fn clocks_have_changed(&mut self, host: usize) {
         let incarnation = self.hosts[host].incarnation;
         let Some(process) = &self.hosts[host].process else { return };
@@ -141,13 +142,14 @@ impl World {
         }
     }
 
-    /// Deletes the object, as an operator may do. In some cases, keeps the object, because too little would be left of
-    /// its latest term: the term is neither in the state nor in the announcement of the host that wrote it, and one of
-    /// these applies:
+    /// Deletes the object, as an operator may do. Keeps the object if a node could then start the latest term again.
+    /// This is so if the term is neither in the state nor in the announcement of the host that wrote the term, and one
+    /// of these conditions holds:
     ///
-    /// - No running process could know the term.
+    /// - No process is running, so no process knows the term.
     /// - A process has never read the object, so it may start a term immediately.
-    /// - A create is in transit. If it succeeds, its sender may believe that its object is the first one.
+    /// - A create is in transit. If the create succeeds, its sender may believe that the new object is the first
+    ///   object.
     /// - Hosts have different lease lengths, and a process does not know the latest term.
     fn delete(&mut self) {
         let alive: Vec<_> = self.hosts.iter().filter_map(|host| host.process.as_ref()).collect();
@@ -210,9 +212,9 @@ impl World {
         }
     }
 
-    /// Writes the latest record, or an earlier one, without holding the lease. If the latest term is neither in the
-    /// state nor in the announcement of the host that wrote it, writes only the latest record: with an earlier one,
-    /// nobody could know the latest term.
+    /// Writes the latest record, or an earlier record, without holding the lease. If the latest term is neither in the
+    /// state nor in the announcement of the host that wrote the term, writes only the latest record: after an earlier
+    /// record, nobody could know the latest term.
     fn rewrite(&mut self, back: usize) {
         let Some(record) = self.records.iter().nth_back(back).cloned() else { return };
         let is_latest = self.store.record().is_some_and(|current| *current == record);
@@ -254,7 +256,7 @@ impl World {
     }
 
     /// Acquires the lease as an outside client. If the lease was broken, the client keeps it for longer than any
-    /// instance can live: hosts could not notice that a shorter lease had existed.
+    /// instance can live: hosts could not notice a shorter lease.
     fn take_outside(&mut self, length: Option<Duration>) {
         let id = LeaseId::from_random(u128::from(self.queued) << 64 | 1);
         let after_break = matches!(self.store.object.as_ref().map(|one| one.lease), Some(Lease::Broken { .. }));

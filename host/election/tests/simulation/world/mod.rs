@@ -1,6 +1,6 @@
-//! The world: one queue of events, in real time, for the hosts, the network and the store. It carries out the electors'
-//! effects as a supervisor does, applies the plan's faults, and checks every promise after each event. At the end of
-//! the plan, all faults end, and a node must lead within [`World::bound`].
+//! The world: one queue of events, in real time, for the hosts, the network and the store. The world carries out the
+//! electors' effects as a supervisor does, applies the plan's faults, and checks every promise after each event. At the
+//! end of the plan, all faults end, and a node must lead within [`World::bound`].
 
 mod faults;
 mod links;
@@ -32,7 +32,7 @@ pub use steering::Heard;
 
 /// A host repeats a lost announcement after this time.
 const ANNOUNCED_AGAIN: Duration = Duration::from_secs(10);
-/// Recalls are numbered from here. Announcements and claims also have ranges of their own. All other requests are
+/// First number of the recalls in a [`Key`]. Announcements and claims also have first numbers. All other requests are
 /// numbered from 0.
 const RECALLS: u64 = 1 << 32;
 const ANNOUNCEMENTS: u64 = 2 << 32;
@@ -117,11 +117,11 @@ enum Event {
         key: Key,
         killed: bool,
     },
-    /// The supervisor learns that the system is removing an instance's process.
+    /// The supervisor learns that the kernel is removing an instance's process.
     Dying {
         key: Key,
     },
-    /// The supervisor learns that an instance's process has disappeared.
+    /// The supervisor learns that an instance's process has exited.
     GoneIsTold {
         key: Key,
         killed: bool,
@@ -273,9 +273,10 @@ impl World {
         Ok(())
     }
 
-    /// The time within which a node must lead after the last fault. It is the sum of these times:
+    /// The time within which a node must lead after the last fault. The bound is the sum of these times:
     ///
-    /// - Pending requests arrive (3 D), and a lease that one of them acquires or extends expires (60 s at most).
+    /// - Pending requests arrive (3 D), and a lease that one of these requests acquires or extends expires (60 s at
+    ///   most).
     /// - The holder may have to wait for another instance (60 s).
     /// - The longest back-off passes (30 s plus jitter).
     /// - A node in cool-off must see that the lease is free for 10 s.
@@ -415,8 +416,8 @@ impl World {
         self.happen(host, event)
     }
 
-    /// Checks that a process exits in time after a shutdown. It may take its grace period, the time to kill an
-    /// instance, and the rest of a lease that it cannot release (60 s at most). Pauses may double this time.
+    /// Checks that a process exits in time after a shutdown. A process may take its grace period, the time to kill an
+    /// instance, and the rest of a lease that the process cannot release (60 s at most). Pauses may double this time.
     fn shutdown_is_bounded(&mut self, host: usize, incarnation: u32) -> Checked {
         if self.process((host, incarnation)).is_none() {
             return Ok(());
@@ -431,9 +432,9 @@ impl World {
     // ---- processes ----
 
     fn start_process(&mut self, host: usize) -> Checked {
-        // After the object was deleted, a new process knows only the terms in the state and in announcements. It may
-        // therefore not know the term of a running instance, and by design, it would not wait for that instance. An
-        // operator who deletes the object must not start a host in this situation.
+        // After the object was deleted, a new process knows only the terms in the state and in announcements. The
+        // process may therefore not know the term of a running instance. By design, the process would then not wait for
+        // that instance. An operator who deletes the object must not start a host in this situation.
         let witnessed = self.witnessed();
         if self.deleted && self.running().iter().any(|one| one.term > witnessed) {
             self.push(self.now + Duration::from_secs(1), Event::Start { host });
@@ -473,8 +474,8 @@ impl World {
         self.push(at, Event::Start { host });
     }
 
-    /// If there is a witness, keeps what remains of a process that has exited. Its runner exits later, but not after
-    /// the deadline.
+    /// If there is a witness, keeps a process that has exited, because its runner may still exist. The runner exits no
+    /// later than the deadline.
     fn leaves(&mut self, host: usize) {
         let witness = self.plan.witness;
         let incarnation = self.hosts[host].incarnation;
@@ -502,7 +503,7 @@ impl World {
         self.push(until, Event::IsGone { host });
     }
 
-    /// Passes an input to the elector, and carries out its effects.
+    /// Passes an input to the elector, and carries out the resulting effects.
     fn feed(&mut self, host: usize, input: Input) -> Checked {
         let incarnation = self.hosts[host].incarnation;
         self.take(host, incarnation, input)?;
@@ -718,7 +719,7 @@ impl World {
         Ok(result)
     }
 
-    /// The snapshot that a host reads. If its machine keeps notes, they show whether the holder of a held lease is
+    /// The snapshot that a host reads. If its machine keeps notes, the notes show whether the holder of a held lease is
     /// dead.
     fn judged(&self, snapshot: Snapshot, reader: &str) -> Snapshot {
         match snapshot {
@@ -733,8 +734,8 @@ impl World {
         }
     }
 
-    /// The lease state that a host would read if its machine assumed, by mistake, that the dead holder of the lease is
-    /// the node in the record.
+    /// The lease state that a host reads if its machine forgets to check that the dead holder of the lease wrote the
+    /// record.
     fn noted_by_anyone(&self, reader: &str) -> LeaseState {
         let notes = &self.store.notes;
         let Some(Lease::Held { id, .. }) = self.store.object.as_ref().map(|one| one.lease) else {
@@ -782,7 +783,7 @@ impl World {
         machines().filter_map(of).chain(machines().filter_map(orphaned)).collect()
     }
 
-    /// The term of the instance that can act now, if its lease is not broken.
+    /// The term of the instance that can act now under a valid lease, if the instance runs the planned version.
     fn leading_term(&self) -> Option<u64> {
         let Some(Lease::Held { id: holder, .. }) = self.store.object.as_ref().map(|one| one.lease) else { return None };
         self.running()
@@ -807,7 +808,7 @@ impl World {
         self.hosts[host].process.as_mut()?.instance.as_mut()
     }
 
-    /// The time at which the supervisor is no longer paused.
+    /// The time at which the pause of the supervisor ends.
     fn resumes_at(&self, host: usize) -> Instant {
         self.hosts[host].frozen_until.max(self.hosts[host].stopped_until)
     }

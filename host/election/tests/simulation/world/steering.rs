@@ -10,7 +10,7 @@ use crate::plan::Command;
 const POLL: Duration = Duration::from_secs(4);
 /// Maximum time for which a transfer makes all hosts but its target ineligible.
 const TRANSFER: Duration = Duration::from_secs(12);
-/// The target of a transfer has this long to acquire the lease after its release.
+/// Time that the target of a transfer has to acquire the lease after the leader has released it.
 const TAKEN_WITHIN: Duration = Duration::from_secs(4);
 
 /// The steering object in the store.
@@ -81,7 +81,7 @@ impl Heard {
         }
     }
 
-    /// True if the commands that the process has read forbid it to lead at that time.
+    /// True if the commands that the process has read forbid it to lead at the time `now`.
     fn is_ineligible(&self, now: Time) -> bool {
         let transfer = self.transfer.is_some_and(|(.., until)| now < until && !self.has_released);
         self.maintenance.is_some()
@@ -101,7 +101,7 @@ impl Heard {
 }
 
 impl World {
-    /// Carries out a command. Each host reads it within [`POLL`].
+    /// Carries out a command. Each host reads the command within [`POLL`].
     pub(super) fn command(&mut self, command: Command) {
         self.coverage.commands += 1;
         self.steering.version += 1;
@@ -223,7 +223,6 @@ impl World {
         Ok(())
     }
 
-    /// Ends all commands and maintenance.
     pub(super) fn end_commands(&mut self) -> Checked {
         self.steering.version += 1;
         (self.steering.suspended, self.steering.order) = (None, None);

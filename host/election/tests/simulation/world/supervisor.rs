@@ -1,4 +1,4 @@
-//! The supervisor. It carries out the elector's effects, and reports the results.
+//! The supervisor, which carries out the elector's effects and reports the results.
 
 use baton_election::IneligibleCause;
 
@@ -88,7 +88,7 @@ impl World {
             }
             Effect::Finished => {
                 self.coverage.shut_down += 1;
-                // The announcement is removed only if the record contains its term or a higher one.
+                // Remove the announcement only if the record contains the announced term or a higher term.
                 if self.store.snapshot(self.now).names(self.announced[host]) {
                     self.announced[host] = 0;
                 }

@@ -1,10 +1,10 @@
 //! Threads that act without the supervisor: an instance's own thread, which ends the instance at its deadline, and the
-//! host's watchdog, which ends the host if the instance is not gone in time. Both know only the deadlines in the
-//! elector's effects.
+//! host's watchdog, which ends the host if the instance is not gone in time. Both threads know only the deadlines in
+//! the elector's effects.
 
 use super::*;
 
-/// If a check is late by at least this much, the watchdog itself was paused.
+/// If a check is late by more than this, the watchdog itself was paused.
 const PAUSED: Duration = Duration::from_millis(500);
 
 impl World {

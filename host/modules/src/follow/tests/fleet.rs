@@ -84,8 +84,8 @@ impl Fleet {
         self.push(number).await
     }
 
-    /// Makes a module the current version, even if the store does not contain the module. The serials in this list
-    /// start at 1.
+    /// Makes a module the current version, even if the store does not contain the module. The first version gets serial
+    /// 1.
     pub async fn name(&self, digest: Digest, size: u64) {
         // If there already is a list, the store refuses this write.
         let _ = self.store.store.write_control(&self.election, None, VersionList::default().encode()).await;

@@ -1,7 +1,7 @@
 //! The operator's side of steering: writes a command for an election's nodes, and waits until it has taken effect.
 //!
-//! The effect is visible in the lease record or in the nodes' announcements. Only commands and the admin endpoint wait
-//! for the effect; nodes never do.
+//! The effect is visible in the lease record or in the nodes' announcements. Commands, the admin endpoint and
+//! `--preempt` wait for the effect. A node's supervisor never does.
 
 mod transfer;
 
@@ -26,13 +26,13 @@ const POLL: Duration = Duration::from_millis(200);
 const RESPONSE_WITHIN: Duration = Duration::from_secs(4);
 /// Shortest time during which requests to a busy store are retried, even if `patience` is shorter.
 const SHORTEST_PATIENCE: Duration = Duration::from_secs(2);
-/// Time in which every live node reads a command and confirms it.
+/// Upper bound on the time that a live node needs to read a command and confirm it.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(6);
 
 /// Checks whether a string is valid as the reason for a command.
 ///
 /// # Errors
-/// A human-readable cause.
+/// Returns a human-readable cause.
 pub fn check_reason(reason: &str) -> Result<(), String> {
     if reason.trim().is_empty() {
         return Err("it is empty: leave it out, or give a reason".to_owned());
@@ -70,7 +70,7 @@ pub struct Operator<'a> {
     pub reason: Option<String>,
     /// Maximum time to wait for the effect.
     pub patience: Duration,
-    /// The recipients of hints, which save nodes the wait for their next poll.
+    /// The recipients of hints. A hint makes a node read the command before its next poll.
     pub called: HintTarget<'a>,
 }
 
@@ -157,7 +157,8 @@ impl LeaseView {
 }
 
 impl Operator<'_> {
-    /// Sends a command, and waits for it to take effect. Waits for up to `patience`, or 2 s if that is longer.
+    /// Sends a command, and waits for up to `patience` until the command takes effect. Retries requests to a busy store
+    /// for at least 2 s.
     ///
     /// # Errors
     /// [`NoEffect`].
@@ -177,7 +178,7 @@ impl Operator<'_> {
         self.begin().known().await
     }
 
-    /// Reads the announcements of nodes that, by this machine's clock, may still be live.
+    /// Reads all announcements of the election, including those of nodes that have exited.
     pub(super) async fn nodes(&self) -> Result<Vec<Announcement>, NoEffect> {
         self.begin().nodes().await
     }
@@ -293,7 +294,7 @@ impl CommandRun<'_> {
             let now = now_by_leader(before.leader().as_ref(), &nodes);
             let unconfirmed = unconfirmed(now, &nodes, &asked.mark(), &[]);
             let is_known = unconfirmed.is_empty() || Instant::now() >= confirm_by.min(deadline);
-            // Once all nodes have confirmed the suspension, read the lease again.
+            // A node may have acquired the lease just before it confirmed the suspension, so read the lease again.
             if is_known && leader.is_none() && self.read_lease().await?.leader().is_none() {
                 let mut said = format!("{election} is suspended: no node leads until `baton resume {election}`\n");
                 if let Some(Leader { node, term, .. }) = before.leader() {
@@ -508,7 +509,7 @@ impl CommandRun<'_> {
         })
     }
 
-    /// Changes the steering object, sends hints, and returns the new mark.
+    /// Changes the steering object, sends hints, and returns the mark that identifies the new commands.
     async fn edit(
         &self,
         change: impl Fn(Result<Steering, SteeringError>) -> Result<Steering, SteeringError>,

@@ -93,7 +93,7 @@ async fn hand_over_is_refused_after_a_new_leader_or_a_later_command() {
     assert_eq!(node, "web-2");
 }
 
-/// Sends a steering command. As soon as it is in the store, sends the commands `others`.
+/// Sends the steering command `what`. Once this command is in the store, another operator sends the commands `others`.
 async fn steer_while_others_do(store: &MemoryStore, what: SteeringCommand, others: &[SteeringCommand]) -> SteerResult {
     let election = job();
     let patient = Operator { patience: Duration::from_secs(5), ..operator(store, &election) };
@@ -134,8 +134,7 @@ async fn superseded_command_reports_the_later_command() {
     for (why, text) in futures::future::join_all(result).await {
         assert!(why.contains(text), "{why}");
     }
-    // In this store, no node leads. A node that has confirmed the last command must have read all earlier commands as
-    // well.
+    // In this store, no node leads. A later suspension by another operator supersedes a resume, but not a suspension.
     let store = store();
     announce(&store, "web-1", "/").await;
     operator(&store, &job()).steer(&SteeringCommand::Suspend).await.unwrap();

@@ -17,8 +17,8 @@ struct Before {
 }
 
 impl Operator<'_> {
-    /// Hands over from the leader to a node of its choice. Does nothing if the steering object has changed since
-    /// `asked`, or if another node leads now.
+    /// Hands over from the leader `from` to the node `to`. Does nothing if the steering object differs from `asked`, or
+    /// if another node leads now.
     pub(in crate::steering) async fn hand_over(
         &self,
         from: &NodeIncarnation,

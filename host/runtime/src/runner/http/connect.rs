@@ -1,8 +1,8 @@
 //! Opens connections to granted servers, and checks the gate on each write.
 //!
 //! hyper speaks HTTP over sockets that this module opens. The default handler of `wasmtime-wasi-http`, and clients such
-//! as `reqwest`, open their own sockets. The gate could then not check the writes below TLS. Also, after a kill, the
-//! kernel would still send the data that it has buffered, instead of resetting the connection.
+//! as `reqwest`, open their own sockets. With such sockets, the gate could not check the writes below TLS. After a
+//! kill, the kernel would also send the data that it has buffered, instead of resetting the connection.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -40,7 +40,7 @@ pub(super) struct Connector {
 
 /// The reason why a connection was not opened.
 pub(super) enum NotOpened {
-    /// The name has addresses, but the grant covers none of them. Holds one of the addresses.
+    /// The host name has addresses, but the grant covers none of them. Holds one of the addresses.
     OutOfReach(Resolved),
     Failed(Error),
 }
@@ -72,8 +72,8 @@ impl Signals {
         self.0.is_in_flight.store(is_in_flight, Ordering::Release);
     }
 
-    /// Makes the next reads ask the kernel for data, until the kernel has no more. Without this, data that arrives
-    /// while the guest computes could be missed: nothing drives tokio's reactor during that time.
+    /// Makes the next reads ask the kernel for data, until the kernel has no more. Otherwise, the runner could miss
+    /// data that arrives while the guest computes, because nothing drives tokio's reactor during that time.
     pub(super) fn ask_kernel(&self) {
         self.0.asks_kernel.store(true, Ordering::Release);
     }

@@ -1,9 +1,9 @@
 //! One request and its response on one connection, and the pool of idle connections.
 //!
-//! The future that waits for a response, or for the response's body, also drives the connection. So a request needs
-//! only the task that wasmtime starts. Nothing drives an idle connection, so the next request first checks that the
-//! server has not closed it. This module has its own pool: the pool in `hyper-util` starts a task for each connection,
-//! and does not distinguish connections by the reach of their grants.
+//! The future that waits for a response's head also drives the connection. So a request needs one task, and a second
+//! task only if the body arrives later. Nothing drives an idle connection, so the next request first checks that the
+//! server has not closed the connection. This module does not use the pool in `hyper-util`: that pool starts a task for
+//! each connection, and may reuse a connection for a grant that allows fewer addresses.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -37,10 +37,11 @@ pub(super) struct Admitted {
     pub(super) waits: Waits,
 }
 
-/// Drives the connection from the arrival of the response's head until the whole response has arrived.
+/// A future that drives a connection from the arrival of the response's head until the whole response has arrived.
 pub(super) type ConnectionDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Makes a request on an idle connection, or on a new one if there is none.
+/// Sends a request on an idle connection if there is one, or else on a new connection. Returns the response and, if its
+/// body is incomplete, the future that drives the connection.
 ///
 /// # Errors
 /// Returns the guest's error if there is no response.
@@ -52,7 +53,7 @@ pub(super) async fn run(
     let origin = &server.origin;
     let place = Arc::new(place);
     if !request.body().is_end_stream() {
-        // The request's body holds the permit until it is sent completely, which may be after the response has arrived.
+        // Keep the permit until the request's body is sent completely. That may be after the response has arrived.
         let sending = Arc::clone(&place);
         let keeping = move |frame| {
             let _ = &sending;
@@ -65,15 +66,13 @@ pub(super) async fn run(
         let is_kept = kept.is_some();
         let mut connection = match kept.take() {
             Some(connection) => connection,
-            // Box this part of the future, which is rarely needed. It is the largest part, and without the box, every
-            // request would have to move it.
+            // Box the future of `open`: it is large and rarely needed, but without the box every request would move it.
             None => Box::pin(open(&shared, origin, reach, waits)).await?,
         };
         connection.signals.set_in_flight(true);
         match connection.ask(request, &shared, waits.first_byte).await {
             Ok(response) => break (connection, response),
-            // The server had closed the idle connection before any part of the request was sent. Retry on another
-            // connection.
+            // The server had closed the idle connection before any part of the request was sent: retry on another one.
             Err(Unanswered { unsent: Some(unsent), .. }) if is_kept => {
                 request = unsent;
                 kept = shared.idle.take(origin, reach, shared.clock.now());
@@ -100,8 +99,7 @@ pub(super) async fn run(
     Ok((response, Some(Box::pin(rest))))
 }
 
-/// Copies the header values. Otherwise they would keep hyper's whole 64 KiB read buffer alive, since they are slices of
-/// it.
+/// Copies the header values. They are slices of hyper's 64 KiB read buffer, and would keep the whole buffer in memory.
 fn let_go_of_the_buffer(headers: &mut HeaderMap) {
     for value in headers.values_mut() {
         let is_sensitive = value.is_sensitive();
@@ -113,7 +111,7 @@ fn let_go_of_the_buffer(headers: &mut HeaderMap) {
     }
 }
 
-/// A connection in use, which returns to the pool if it is reusable.
+/// A connection in use. [`Driven::end`] returns it to the pool if it is reusable.
 struct Driven {
     connection: Box<Connection>,
     shared: Arc<HttpShared>,
@@ -192,7 +190,7 @@ impl Connection {
         poll_fn(|cx| {
             let driven = if *ended { Poll::Pending } else { Pin::new(&mut *driver).poll(cx) };
             *ended |= driven.is_ready();
-            // Poll for the response even if the connection has ended, since both may have arrived together.
+            // Poll for the response even if the connection has ended: the last data may contain the whole response.
             match (answer.as_mut().poll(cx), driven) {
                 (Poll::Ready(Ok(response)), _) => Poll::Ready(Ok(response)),
                 (Poll::Ready(Err(mut error)), _) => {
@@ -227,8 +225,8 @@ pub(super) struct Idle(
 );
 
 impl Idle {
-    /// Takes an idle connection to this origin that is still open. The connection must have been opened with the same
-    /// reach, since one path of an origin may have a wider grant than another.
+    /// Takes an open idle connection to this origin. Skips connections that were opened with another reach: the grant
+    /// for one path of an origin may allow more addresses than the grant for another path.
     fn take(&self, origin: &Origin, reach: AddressReach, now: Time) -> Option<Box<Connection>> {
         loop {
             let mut connection = {
@@ -238,8 +236,7 @@ impl Idle {
                     kept.iter().rposition(|connection| (&connection.origin, connection.reach) == (origin, reach))?;
                 kept.swap_remove(at)
             };
-            // An open idle connection has no data to read: the only thing that a server sends on it is the end of the
-            // stream.
+            // Check whether the server has closed the connection. A server sends nothing else on an idle connection.
             connection.signals.ask_kernel();
             if connection.poll_finished(&mut Context::from_waker(Waker::noop())) == Poll::Ready(true) {
                 return Some(connection);

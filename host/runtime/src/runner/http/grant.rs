@@ -1,4 +1,4 @@
-//! Grants: the servers that a coordinator may send requests to. Checks requests against the grants.
+//! Grants, which name the servers that a coordinator may send requests to, and the check of a request against them.
 //!
 //! The same URL parser reads grants and requests, so a host has the same form in both: lower case, international names
 //! in ASCII, and one form for all spellings of an IPv4 address.
@@ -48,7 +48,7 @@ enum HostRule {
     Under(String),
 }
 
-/// The addresses that a connection to a granted host may use.
+/// The addresses that a granted host may resolve to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum AddressReach {
     Public,
@@ -229,7 +229,8 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// Returns the origin of a request. Returns `None` if the URL is not HTTP, or contains a user name.
+    /// Returns the origin of a request's URL. Returns `None` if the URL is not HTTP, contains a user name, or has an
+    /// invalid or too long host.
     pub(super) fn of(uri: &http::Uri) -> Option<Self> {
         let scheme = Scheme::named(uri.scheme_str()?)?;
         let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
@@ -281,7 +282,7 @@ impl Grants {
     }
 
     /// Returns the addresses that a request may connect to, or `None` if no grant covers the request. If several grants
-    /// cover the request, the one with the widest reach applies.
+    /// cover the request, the last of their reaches in the order of [`AddressReach`] applies.
     pub(super) fn reach(&self, origin: &Origin, path: &str) -> Option<AddressReach> {
         let covering = self.0.iter().filter(|grant| grant.covers_origin(origin) && grant.covers_path(path));
         covering.map(Grant::reach).max()
@@ -317,7 +318,8 @@ impl Grants {
         Some(Grant { private: true, ..covering.clone() })
     }
 
-    /// Returns the existing grants plus this grant, in two forms: as a line of `baton.toml`, and as flags.
+    /// Returns the existing grants plus this grant, in two forms: as a line of `baton.toml`, and as flags. This grant
+    /// replaces a grant that differs only in `#private`.
     pub(super) fn lines_with(&self, grant: &Grant) -> [String; 2] {
         let is_other = |other: &&Grant| Grant { private: grant.private, ..(*other).clone() } != *grant;
         let all: Vec<String> =

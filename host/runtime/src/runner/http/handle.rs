@@ -23,7 +23,7 @@ use crate::runner::weight::{BUFFER, FIELD, FIELDS};
 /// Name of the interface. This version matches any version of WASI 0.2.
 const INTERFACE: &str = "wasi:http/outgoing-handler@0.2.12";
 
-/// Memory (bytes) that a request may occupy in the runner: the head of its response and the buffer of its body.
+/// Upper bound on the memory of a response in the runner (bytes): its head, and the buffer of its body.
 const ANSWER: usize = BUFFER + FIELDS + HEAD_BYTES + HEAD_LINES * FIELD;
 
 type Handled = Result<Resource<HostFutureIncomingResponse>, types::ErrorCode>;
@@ -52,9 +52,9 @@ pub(crate) fn link<T: 'static>(
 /// Starts a request.
 ///
 /// # Errors
-/// Returns why the request is invalid or not allowed. As `wasi:http` specifies, `handle` returns this error itself, not
-/// through the future response. Otherwise, a client that sends the body first would find the body's stream closed, and
-/// would report that error instead of the refusal.
+/// The guest's error if the request is invalid or not allowed. `wasi:http` specifies that `handle` returns this error
+/// directly, not through the future response. A guest that sends the body first would otherwise find the body's stream
+/// closed, and would report the closed stream instead of the refusal.
 fn begin(http: &Http, asked: HostOutgoingRequest, waits: Waits) -> Result<HostFutureIncomingResponse, Error> {
     let shared = &http.hooks.shared;
     let admitted = shared.admit(request_of(asked)?, waits)?;
@@ -66,8 +66,8 @@ fn begin(http: &Http, asked: HostOutgoingRequest, waits: Waits) -> Result<HostFu
     })))
 }
 
-/// Returns the error code for a refusal. All other codes are about connections, and a refused request has no
-/// connection.
+/// Returns the error code for a refused request. All other codes concern connections, which a refused request does not
+/// have.
 fn code(refused: Error) -> types::ErrorCode {
     match refused {
         Error::HttpProtocolError => types::ErrorCode::HttpProtocolError,
@@ -105,7 +105,7 @@ fn request_of(asked: HostOutgoingRequest) -> Result<Request<WasiBody>, Error> {
     Ok(request)
 }
 
-/// Creates a task that never runs, for a wasmtime type that requires a task.
+/// Returns the handle of a task that never runs, for a wasmtime type that requires a handle.
 fn nothing() -> AbortOnDropJoinHandle<()> {
     LocalSet::new().spawn_local(async {}).into()
 }

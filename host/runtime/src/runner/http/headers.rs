@@ -1,4 +1,4 @@
-//! The headers that the host adds to each request, and those that a guest may not send.
+//! The headers that the runner adds to each request, and the headers that a guest may not set.
 
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use wasmtime_wasi_http::DEFAULT_FORBIDDEN_HEADERS;
@@ -7,15 +7,15 @@ const ELECTION: HeaderName = HeaderName::from_static("baton-election");
 const TERM: HeaderName = HeaderName::from_static("baton-term");
 const NODE: HeaderName = HeaderName::from_static("baton-node");
 
-/// Prefix of the host's own headers.
+/// Prefix of the headers that only Baton may set.
 const OURS: &[u8] = b"baton-";
 
 /// The three headers that identify the term of a request.
 pub(super) struct Stamp([(HeaderName, HeaderValue); 3]);
 
 impl Stamp {
-    /// Creates the stamp of a term. Converting to header values cannot fail, since the names of elections and nodes are
-    /// valid values.
+    /// Creates the headers of a term. Names of elections and nodes are always valid header values, so the fallback is
+    /// unused.
     pub(super) fn new(election: &str, term: u64, node: &str) -> Self {
         let value = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
         Self([(ELECTION, value(election)), (TERM, HeaderValue::from(term)), (NODE, value(node))])
@@ -34,9 +34,12 @@ impl Stamp {
     }
 }
 
-/// Returns true if a guest may not send this header. Such a header is reserved for the host, concerns the connection
-/// instead of the request, or could be mistaken for one of these two kinds: many servers do not distinguish
-/// `Baton-Term` from `Baton_Term`.
+/// Returns true if a guest may not set this header. A guest may not set:
+///
+/// - Baton's own headers;
+/// - headers of the connection, not of the request;
+/// - names that a server may read as one of these or as `Content-Length`: many servers read `Baton_Term` as
+///   `Baton-Term`.
 pub(super) fn is_forbidden(name: &HeaderName) -> bool {
     if DEFAULT_FORBIDDEN_HEADERS.contains(name) {
         return true;

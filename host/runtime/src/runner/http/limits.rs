@@ -17,7 +17,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Default timeout for the head of the response, and then for each part of its body.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// Time before the deadline at which every wait ends, so that the guest still has time to handle the error.
+/// Margin before the deadline. Every wait ends this long before the deadline, so that the guest can handle the error.
 pub(super) const BEFORE_DEADLINE: Duration = Duration::from_millis(50);
 
 /// Maximum interval between two readings of the clock during a wait. A timer alone is not enough, since timers stop
@@ -37,8 +37,8 @@ pub(super) const WORD_BYTES: usize = 64;
 /// Maximum length of an authority (bytes): a name of 255 bytes, a user and a port.
 pub(super) const AUTHORITY_BYTES: usize = 1 << 10;
 
-/// Maximum memory for a request's trailers (bytes). This limit plus [`WRITE_AHEAD`] is less than
-/// [`BUFFER`](crate::runner::weight::BUFFER).
+/// Maximum memory for a request's trailers (bytes). The trailers and [`WRITE_AHEAD`] together fit into the
+/// [`BUFFER`](crate::runner::weight::BUFFER) that is reserved for the request.
 pub(super) const TRAILERS: usize = 16 << 10;
 
 /// Maximum amount of data that is read from a connection before the guest reads it (bytes).
@@ -47,7 +47,7 @@ pub(super) const READ_AHEAD: usize = 64 << 10;
 /// Maximum amount of body data that a guest may write before any of it is sent (bytes).
 pub(super) const WRITE_AHEAD: usize = 16 << 10;
 
-/// Maximum memory that each list of header fields built by a guest may take in the runner (bytes).
+/// Maximum memory in the runner for each list of header fields that a guest builds (bytes).
 pub(super) const FIELD_BYTES: usize = 32 << 10;
 
 /// Maximum number of idle connections of an instance.
@@ -77,7 +77,7 @@ impl Waits {
 
 /// A restartable timeout for an operation on a connection.
 ///
-/// The same timer is used for all waits: postponing a timer costs almost nothing, but creating one wakes a thread.
+/// A new timer wakes a thread, but a timer that is reset costs almost nothing. So [`Wait::restart`] reuses the timer.
 pub(super) struct Wait {
     timer: Pin<Box<Sleep>>,
     begin: Time,
@@ -85,8 +85,8 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// Begins a wait that ends after `longest`, or shortly before the deadline if that is earlier. The deadline is read
-    /// again during the wait, since a renewal of the lease extends it.
+    /// Starts a wait that ends after `longest`, or [`BEFORE_DEADLINE`] before the deadline if that is earlier. The wait
+    /// reads the deadline repeatedly, since a renewal of the lease extends the deadline.
     pub(super) fn new(gate: &RunnerGate, clock: &Clock, longest: Duration) -> Self {
         let mut wait = Self { timer: Box::pin(sleep(LONGEST_WAIT)), begin: Time::default(), longest };
         wait.restart(gate, clock, longest);

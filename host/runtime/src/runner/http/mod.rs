@@ -1,7 +1,7 @@
 //! Outgoing HTTP: `wasi:http/outgoing-handler`, for the servers that a coordinator was granted.
 //!
-//! A request and each write on its connection are effects, so they pass the instance's gate. Three headers that no
-//! guest can set identify the term. All of this runs in the instance's runner. Only DNS lookups are done by the host.
+//! Each request, and each write on its connection, is an effect that must pass the instance's gate. Three headers that
+//! a guest cannot set identify the term. This code runs in the instance's runner, but the host does the DNS lookups.
 //!
 //! `types` and `handle` implement the interfaces. `grant` decides which requests are allowed, and `path` refuses
 //! ambiguous paths. `headers` adds the term's headers, and `connect`, `tls` and `exchange` make the request. `limits`
@@ -209,8 +209,8 @@ struct HttpShared {
     idle: Idle,
     /// The origins whose refusals have been reported.
     told: Mutex<BTreeSet<String>>,
-    /// The server of the last request, together with the authority as the guest wrote it. This is a cache, since most
-    /// guests send all requests to one server.
+    /// Cache: the server of the last request, and the authority as the guest wrote it. Most guests send all requests to
+    /// one server.
     last: Mutex<Option<(Authority, Arc<Server>)>>,
     tally: SharedMemory<Tally>,
     output: Arc<dyn Output>,
@@ -265,7 +265,7 @@ impl HttpShared {
         Ok(Admitted { request, server, reach, place, waits })
     }
 
-    /// Returns the error that the guest gets after a timeout.
+    /// Returns the error that the guest gets after a timeout: `error`, unless the deadline ended the wait.
     fn late(&self, error: Error) -> Error {
         match self.gate.remaining() {
             left if left > BEFORE_DEADLINE => error,
@@ -323,7 +323,8 @@ impl HttpShared {
         self.tell(RefusedRequest { origin: origin.to_string(), reason, allow })
     }
 
-    /// Reports a refusal, once for each origin. Returns the error that the guest gets.
+    /// Reports a refusal, unless a refusal for the same origin was already reported. Returns the error that the guest
+    /// gets.
     fn tell(&self, refused: RefusedRequest) -> Error {
         let mut told_of = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = told_of.len() < TOLD && told_of.insert(refused.origin.clone());
@@ -340,7 +341,7 @@ impl HttpShared {
     }
 }
 
-/// Returns a guest's error for a failure for which `wasi:http` has no code.
+/// Returns the guest's error for a failure that has no code in `wasi:http`.
 fn internal_error(why: impl fmt::Display) -> Error {
     Error::InternalError(Some(why.to_string()))
 }

@@ -1,16 +1,16 @@
-//! Detects ambiguous paths. The host checks a request's path against the grants, but the server may interpret the path
-//! in its own way. So no grant covers a path that a server could interpret as a different path.
+//! Detects ambiguous paths. Baton checks a request's path against the grants, but the server may interpret the path
+//! differently. So no grant covers a path that a server could interpret as a different path.
 
 /// Number of layers of percent-encoding that are decoded. A path with more layers counts as ambiguous.
 const ROUNDS: usize = 3;
 
 /// Returns true if a server might interpret a path, or the rest of a path, as a different path. Such a path contains:
 ///
-/// - a segment `.` or `..`, even in disguise: with any number of layers of percent-encoding, backslashes, parameters
-///   after a semicolon, non-ASCII dots and slashes, or trailing dots and spaces;
+/// - a segment `.` or `..`, including spellings that some servers accept: with percent-encoding (any number of layers),
+///   backslashes, parameters after a semicolon, non-ASCII dots and slashes, or trailing dots and spaces;
 /// - control characters, including NUL, which some servers drop or treat as the end of the path;
 /// - invalid UTF-8, such as a dot that is encoded in two bytes;
-/// - percent signs that encode nothing.
+/// - percent signs without two hexadecimal digits after them.
 pub(super) fn is_ambiguous(path: &str) -> bool {
     let mut bytes = path.as_bytes().to_vec();
     let is_undefined = |at: usize| bytes[at] == b'%' && encoded(&bytes, at).is_none();
@@ -41,7 +41,7 @@ fn is_slash(c: char) -> bool {
     matches!(c, '/' | '\\' | '\u{2044}' | '\u{2215}' | '\u{2216}' | '\u{fe68}' | '\u{ff0f}' | '\u{ff3c}')
 }
 
-/// Returns true if a segment consists only of dots, not counting parameters and spaces.
+/// Returns true if a segment consists only of dots, apart from parameters and spaces.
 fn is_dots(part: &str) -> bool {
     let is_dot = |c| matches!(c, '.' | '\u{2024}'..='\u{2026}' | '\u{fe52}' | '\u{ff0e}');
     let name = part.split(';').next().unwrap_or_default();

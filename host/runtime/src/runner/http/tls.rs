@@ -14,7 +14,7 @@ use crate::{FileError, read_file};
 /// Maximum size of a certificate file (bytes). All certificates of a typical system together take less than 1 MiB.
 const LARGEST_PEM: u64 = 16 << 20;
 
-/// The reason why CA certificates cannot be used, and what to do.
+/// An error in the CA certificates or in the setup of TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum CaError {
     /// The file cannot be read, or contains no valid certificates.

@@ -38,16 +38,16 @@ impl HttpAccess<'_> {
         self.http.view(&mut self.held.table)
     }
 
-    /// Reserves memory for `more` bytes of fields, and for a copy of the existing fields, since changing shared fields
-    /// copies them.
+    /// Reserves memory for `more` bytes of fields and for a copy of the existing fields. If the list is shared,
+    /// wasmtime copies the list before a change.
     fn copy(&mut self, fields: &Resource<FieldMap>, more: usize) -> wasmtime::Result<()> {
         let copied = of_fields(self.held.table.get(fields)?);
         Ok(self.held.keep(copied + more)?)
     }
 
-    /// Makes a change that may remove fields. A map never shrinks, so this rebuilds the map afterwards if its capacity
-    /// is much larger than it needs. The capacity that a map reports does not include the memory for a second or later
-    /// value of the same name.
+    /// Makes a change that may remove fields. A map never shrinks, so this method rebuilds the map if its capacity is
+    /// much larger than needed. The reported capacity excludes further values of the same name. So the method also
+    /// rebuilds the map if the number of further values has fallen.
     fn shrinking(
         &mut self,
         fields: Resource<FieldMap>,
@@ -76,7 +76,7 @@ impl HttpAccess<'_> {
     }
 }
 
-/// Forwards calls to wasmtime's implementation. For calls marked with `keeps`, memory is reserved first.
+/// Forwards calls to wasmtime's implementation. A call marked with `keeps` reserves memory first.
 macro_rules! calls {
     ($trait:ident: $($name:ident($($argument:ident: $type:ty),*) -> $answer:ty $(, keeps $bytes:expr)?;)*) => {
         impl types::$trait for HttpAccess<'_> {$(
@@ -280,8 +280,8 @@ impl types::HostOutgoingBody for HttpAccess<'_> {
 
     fn finish(&mut self, body: Resource<types::OutgoingBody>, trailers: Option<Resource<FieldMap>>) -> HttpResult<()> {
         if let Some(trailers) = &trailers {
-            // Limit the trailers' size: they move to the other end of the body, where their memory is no longer
-            // counted.
+            // Limit the trailers' size: `finish` hands them to the task that sends the body, and their memory is then
+            // no longer counted.
             let weight = of_fields(self.held.table.get(trailers).map_err(HttpError::trap)?);
             if weight > TRAILERS {
                 let most = u32::try_from(TRAILERS).ok();

@@ -95,7 +95,7 @@ async fn lease_is_abandoned_when_host_and_runner_have_exited() {
     assert_eq!(state(&other.store).await, LeaseState::Held, "its runner is there");
     drop(runner);
     is_seen_abandoned(&other.store, 1).await;
-    // Without a lock file of its own, a handle does not check the locks. It sees only the stored state of the lease.
+    // A handle without its own lock file does not check the locks, and sees only the stored state of the lease.
     assert_eq!(state(&SqliteStore::with_boot(folder.path(), same_boot())).await, LeaseState::Held);
     let version = version(&other.store).await;
     for instead_of in [None, Some(id(2)), Some(id(3))] {
@@ -104,7 +104,7 @@ async fn lease_is_abandoned_when_host_and_runner_have_exited() {
     let stale = Version("stale".to_owned());
     assert_eq!(acquires(&other.store, 2, stale, Some(id(1))).await, Err(StoreError::Conflict));
     assert_eq!(acquires(&other.store, 2, version.clone(), Some(id(1))).await, Ok(Reply::Done));
-    // A request to replace the dead holder arrives late. It does not replace the new holder.
+    // A late request to replace the dead holder does not replace the new holder.
     assert_eq!(acquires(&other.store, 3, version.clone(), Some(id(1))).await, Err(StoreError::Held));
     assert_eq!(acquires(&other.store, 2, version, Some(id(1))).await, Ok(Reply::Done), "repeated");
 }
@@ -134,7 +134,7 @@ async fn lease_without_a_begun_term_is_not_abandoned() {
         drop(one);
         assert_eq!(state(&other.store).await, LeaseState::Held);
     }
-    // Here, the note is about an earlier term, with a different lease.
+    // Here, the note is about an earlier term, under another lease id.
     let folder = made().await;
     let (one, other) = (Host::new(&folder, "one"), Host::new(&folder, "other"));
     one.holds(1, one.record(1)).await;
@@ -179,8 +179,8 @@ async fn lease_is_not_abandoned_when_the_exit_is_uncertain() {
     assert_eq!(state(&Host::on(&folder, "elsewhere", &elsewhere).store).await, LeaseState::Held);
     std::fs::remove_file(folder.path().join("holders/one")).unwrap();
     assert_eq!(state(&Host::new(&folder, "another").store).await, LeaseState::Held);
-    // In a copy of the folder, nobody holds the locks. Even if the copy contains the lock files, it does not prove that
-    // the holder is dead.
+    // In a copy of the folder, nobody holds the locks. So a lock file in the copy does not prove that the holder is
+    // dead.
     let (folder, copy) = (gone().await, tempfile::tempdir().unwrap());
     std::fs::create_dir(copy.path().join("holders")).unwrap();
     for name in ["lease.db", "holders/one"] {

@@ -34,7 +34,6 @@ impl Interceptor<MemoryStore> for Counter {
     }
 }
 
-/// Reads the stored document.
 async fn stored(store: &MemoryStore) -> Option<(Version, Bytes)> {
     match store.read(VersionedObject::State, &job(), None).await.unwrap() {
         Reading::Found(version, content) => Some((version, content)),
@@ -75,7 +74,7 @@ impl ClaimBench {
         }
     }
 
-    /// Returns a claimant that shares nothing with the others, as if it were in another process.
+    /// Returns a claimant that shares only the store with the others, as if it were in another process.
     fn elsewhere(&self) -> Claimant {
         Claimant { handover: Handover::default(), read_ahead: ReadAhead::default(), ..self.claimant() }
     }
@@ -84,7 +83,7 @@ impl ClaimBench {
         self.read_ahead.begin(&Handle::current(), self.claimant().store, job());
     }
 
-    /// Starts to read ahead, and waits for the store's answer, which arrives immediately.
+    /// Starts to read ahead, and waits until the store has received the request, which it answers immediately.
     async fn read(&self) {
         self.requests();
         self.begin_to_read();
