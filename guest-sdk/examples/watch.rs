@@ -1,8 +1,8 @@
 //! Monitors one service: sends it a request every second. While the service is down, the state holds the term in which
 //! the outage began.
 //!
-//! As an async coordinator, it waits for the response, for a timer and for the request to stop at the same time. `URL`
-//! is the URL of the service, which `--allow-http` must permit.
+//! The coordinator is async, so it can wait for the response, a timer and the stop at the same time. `URL` is the URL
+//! of the service, which `--allow-http` must permit.
 
 use std::time::Duration;
 
@@ -44,8 +44,8 @@ async fn is_up(term: &AsyncTerm, url: &str) -> Result<bool, Failure> {
             }
         }
     };
-    // If the host asks this instance to stop, this future returns that request as an error, which the coordinator then
-    // returns, too. The host does not count this as a failure.
+    // If the host asks this instance to stop, `sleep` returns a `Stop` as an error. The coordinator then returns the
+    // `Stop`, and the host does not count it as a failure.
     let too_late = async {
         term.sleep(Duration::from_secs(10)).await?;
         Ok(false)

@@ -10,8 +10,8 @@ use crate::{Result, Stop, Term};
 
 /// The term that this instance serves, for a coordinator that is an async function.
 ///
-/// An `AsyncTerm` is a [`Term`] that waits with futures, so that the coordinator's other futures run while one waits. A
-/// save to the [state](Term::state), however, blocks all of the coordinator's futures.
+/// An `AsyncTerm` is a [`Term`] whose waits are futures: while one future waits, the coordinator's other futures can
+/// run. A save to the [state](Term::state), however, blocks all of the coordinator's futures.
 #[derive(Debug)]
 pub struct AsyncTerm {
     term: Term,
@@ -46,7 +46,8 @@ impl AsyncTerm {
         }
     }
 
-    /// Runs a future, and drops it if the host asks this instance to stop. Dropping it cancels a request in flight.
+    /// Runs a future, and drops the future if the host asks this instance to stop. Dropping a future cancels its
+    /// request in flight, if any.
     ///
     /// # Errors
     /// [`Stop`] if the host asked the instance to stop before the future completed.

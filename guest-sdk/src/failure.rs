@@ -6,8 +6,8 @@ use std::panic::Location;
 
 use crate::Stop;
 
-/// Maximum length of the text before the line of code, in bytes. The host's log shows at most 8192 bytes of the text
-/// and the line together.
+/// Maximum length of an error's text, in bytes. The host logs at most 8192 bytes, and the line of code that follows the
+/// text must fit, too.
 const SHOWN: usize = 8000;
 
 /// The error that a coordinator's function returns.
@@ -70,8 +70,8 @@ impl Failure {
         &self.kind
     }
 
-    /// Returns `text`, followed by the line of code where this failure was created. Omits the line if it is in another
-    /// crate: for `map_err(Failure::fatal)`, for example, it would be a line of the standard library.
+    /// Returns `text`, followed by the file and line where this failure was created. Omits a location with an absolute
+    /// path: such a location is in another crate, as for `map_err(Failure::fatal)`, which the standard library calls.
     pub(crate) fn located(&self, text: &str) -> String {
         let (file, line) = (self.location.file(), self.location.line());
         if file.starts_with('/') {
@@ -104,7 +104,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Formats the text with the line of code, for tests that return a `Failure`.
+/// Shows the text and the line of code, because a test that returns a `Failure` prints it with `Debug`.
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.located(&self.to_string()))

@@ -9,7 +9,7 @@ use crate::StateError;
 use crate::bindings::baton::host::state::{self, Change};
 use crate::bindings::baton::host::term::{self, StopReason};
 
-/// The only host. The type has no fields, since each call goes through the component's imports.
+/// A handle to the host. The type has no fields, since each call goes through the component's imports.
 #[derive(Debug, Clone)]
 pub(crate) struct Host;
 
@@ -38,7 +38,7 @@ impl Host {
         SystemTime::now()
     }
 
-    /// Does nothing. In tests, a check advances the clock.
+    /// Does nothing. The simulated host in `fake.rs` advances its clock here.
     pub(crate) fn check(&self) {}
 
     pub(crate) fn stop_requested(&self) -> Option<(StopReason, String)> {

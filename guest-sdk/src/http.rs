@@ -57,7 +57,7 @@ impl Client {
     ///
     /// # Errors
     /// Returns an error if there is no response or the response is invalid. If the host gives a reason, for example
-    /// because `--allow-http` does not permit the server, [`downcast_ref`](Error::downcast_ref) returns it as
+    /// that `--allow-http` does not permit the server, [`downcast_ref`](Error::downcast_ref) returns the reason as
     /// [`NoResponse`].
     pub async fn send<B: Into<Body>>(&self, request: Request<B>) -> Result<Response<Body>, Error> {
         #[cfg(target_family = "wasm")]
@@ -89,7 +89,7 @@ impl Client {
     }
 }
 
-/// The reason, given by the host, why there is no response to a request.
+/// The host's reason why a request got no response.
 #[derive(Debug, Clone, thiserror::Error)]
 pub struct NoResponse(
     /// The reason, as `wasi:http` defines it.

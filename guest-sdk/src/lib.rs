@@ -1,7 +1,7 @@
-//! Write coordinators for Baton: the one job in a fleet that must run in exactly one place at a time.
+//! Write coordinators for Baton: programs that must run on only one node of a fleet at a time.
 //!
 //! A coordinator is a function that takes a [`Term`] and returns when its work is done. Baton calls the function on the
-//! leader, and ends it there before another node can start it.
+//! leader, and ends that call before another node can call the function.
 //!
 //! ```
 //! use std::time::Duration;
@@ -196,7 +196,7 @@ macro_rules! __coordinator {
     };
 }
 
-/// A native build exports nothing. It checks the function's type, and marks the function as used.
+/// Checks the function's type, and marks the function as used. A native build exports nothing.
 #[cfg(not(target_family = "wasm"))]
 #[doc(hidden)]
 #[macro_export]
@@ -208,7 +208,7 @@ macro_rules! __coordinator {
     };
 }
 
-/// Runs a coordinator's function as the contract's `run`.
+/// Runs a coordinator's function as the function `run` of the WIT contract.
 #[doc(hidden)]
 pub mod served {
     use super::*;

@@ -94,7 +94,7 @@ impl State {
         self.commit().delete(key).save()
     }
 
-    /// Starts a commit. It saves several changes atomically.
+    /// Starts a commit, which saves several changes atomically.
     pub fn commit(&self) -> Commit<'_> {
         Commit { state: self, changes: Vec::new(), wrong: None }
     }
@@ -137,7 +137,7 @@ impl Commit<'_> {
     /// Saves all changes, and returns once the store has confirmed them.
     ///
     /// # Errors
-    /// Returns a [`StateError`], which tells whether the change was saved.
+    /// Returns a [`StateError`], which tells whether the changes were saved.
     pub fn save(self) -> Result<(), StateError> {
         match self.wrong {
             Some(error) => Err(error),
@@ -146,8 +146,8 @@ impl Commit<'_> {
     }
 }
 
-/// The reason why a read or a commit failed. A failed commit has saved nothing. The exception is
-/// [`Unknown`](Self::Unknown): the commit may then have been saved.
+/// The reason why a read or a commit failed. A failed commit has saved nothing, unless the error is
+/// [`Unknown`](Self::Unknown): that commit may have been saved.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
@@ -179,7 +179,7 @@ pub enum StateError {
     Decode {
         /// The key.
         key: String,
-        /// The error, and its position in the value.
+        /// The decoder's error, with its position in the value.
         source: Box<dyn Error + Send + Sync>,
     },
 }

@@ -59,7 +59,7 @@ impl Default for Harness {
     }
 }
 
-/// Settings, to be made before a run.
+/// Settings, which a test makes before a run.
 impl Harness {
     /// Creates a harness with the defaults described above.
     #[must_use]
@@ -120,8 +120,8 @@ impl Harness {
     ///
     /// # Errors
     /// Returns the coordinator's failure. A returned [`Stop`](crate::Stop) does not count as a failure, but a
-    /// [kill](crate::Failure::is_kill) does. The coordinator is killed if the test does so, at the end of the grace
-    /// period, or if it is still running a day after the last event that the test has scheduled.
+    /// [kill](crate::Failure::is_kill) does. The harness kills the coordinator if the test has scheduled a kill, at the
+    /// end of the grace period, or if the coordinator is still running a day after the last scheduled event.
     ///
     /// # Panics
     /// Panics if the coordinator panics, or runs another coordinator on this harness.
@@ -146,7 +146,7 @@ impl Harness {
     }
 }
 
-/// Events during a run. When a run ends, the events that have not happened yet are dropped.
+/// Events during a run. When a run ends, the harness drops the events that have not happened yet.
 impl Harness {
     /// Asks the coordinator to stop once this time has elapsed.
     pub fn stop_after(&self, time: Duration, reason: StopReason) {
