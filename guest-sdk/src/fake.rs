@@ -12,11 +12,11 @@ use crate::bindings::baton::host::term::StopReason;
 use crate::testing::Harness;
 use crate::{Failure, Result, StateError};
 
-/// Time by which the clock advances in a call that does not wait. Without it, a loop of such calls would run forever
-/// while the clock stands still.
+/// Time by which the clock advances in a check, in a sleep after the stop, and in a sleep of length 0. Otherwise, a loop
+/// of such calls would never reach the next scripted event.
 const INSTANT: Duration = Duration::from_millis(1);
 
-/// The time after the last scripted event at which the harness kills the coordinator.
+/// Time after the last scripted event until the harness kills a coordinator that is still running.
 const PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The default limits of the real host, in bytes.
@@ -28,7 +28,7 @@ const LARGEST_STATE: usize = 4 << 20;
 #[derive(Clone)]
 pub(crate) struct Host {
     world: Arc<Mutex<World>>,
-    /// True for the test's own handle. Scripted failures and kills do not affect it.
+    /// True for the test's own handle. Scripted failures and kills do not affect calls through this handle.
     by_test: bool,
 }
 
@@ -57,10 +57,10 @@ pub(crate) struct World {
     stop: Option<(StopReason, String)>,
     stopped_at: Duration,
     killed: Option<String>,
-    /// Events, sorted by time. Events at the same time are in the order of the script.
+    /// Scripted events, sorted by time, then by the order in which the test added them.
     script: BTreeMap<(Duration, usize), Action>,
     scripted: usize,
-    /// The waiting futures.
+    /// The waits of pending futures, by id.
     waits: BTreeMap<usize, (Until, Waker)>,
     #[cfg(feature = "async")]
     began_waits: usize,
@@ -179,7 +179,7 @@ impl Host {
 
     pub(crate) fn sleep(&self, length: Duration) {
         let stopped = self.world().stop.is_some();
-        self.pass(if stopped { INSTANT } else { length });
+        self.pass(if stopped { INSTANT } else { length.max(INSTANT) });
         self.live();
     }
 
@@ -244,7 +244,8 @@ impl Host {
         self.wake();
     }
 
-    /// Advances the clock and runs the script. Returns early if a stop comes during the call.
+    /// Advances the clock, and runs the scripted events that become due. Returns early if an event stops or kills the
+    /// coordinator.
     pub(crate) fn pass(&self, length: Duration) {
         let until = self.world().now.saturating_add(length);
         let was_stopped = self.world().stop.is_some();
@@ -285,7 +286,7 @@ impl Host {
         }
     }
 
-    /// If the coordinator was killed, unwinds it.
+    /// Unwinds the coordinator if it was killed.
     fn live(&self) {
         if !self.by_test && self.world().killed.is_some() && !std::thread::panicking() {
             // Print no message and no backtrace: this is a deliberate kill, not a bug in the coordinator.
@@ -324,7 +325,7 @@ impl World {
         self.script(last.saturating_sub(self.now).saturating_add(PATIENCE), Action::Kill(why.to_owned()));
     }
 
-    /// Ends the term, and drops the events that remain in the script.
+    /// Ends the term, and drops the events that remain in the script. Returns the reason for the kill, if any.
     fn end(&mut self) -> Option<String> {
         self.running = false;
         self.script.clear();
@@ -357,7 +358,7 @@ mod futures {
             if self.world().stop.is_some() {
                 self.pass(INSTANT);
             }
-            self.wait_until(length, true)
+            self.wait_until(length.map(|length| length.max(INSTANT)), true)
         }
 
         /// Passes a request to the test's answer function after the latency, and returns the response.
@@ -383,8 +384,8 @@ mod futures {
             Wait { host: self.clone(), id: world.began_waits, until: Until { time, stop } }
         }
 
-        /// Runs a future to completion. Whenever the future can only wait, advances the clock to the end of the
-        /// earliest wait.
+        /// Runs a future to completion. Whenever the future is pending, advances the clock to the end of the earliest
+        /// wait, or to the next scripted event.
         pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
             let mut future = pin!(future);
             let woken = Arc::new(Woken(AtomicBool::new(false)));
@@ -404,7 +405,7 @@ mod futures {
             let world = self.world();
             let timer = world.waits.values().filter_map(|(until, _)| until.time).min();
             let scripted = world.script.first_key_value().map(|((at, _), _)| *at);
-            // While a term runs, the script contains at least the kill that would end the term.
+            // This fallback is not used: while a term runs, the script contains at least the kill that ends the term.
             let next = timer.into_iter().chain(scripted).min().unwrap_or(world.now);
             let length = next.saturating_sub(world.now).max(INSTANT);
             drop(world);

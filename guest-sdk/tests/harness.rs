@@ -49,6 +49,26 @@ fn a_stop_cuts_a_sleep_short_and_says_why() {
 }
 
 #[test]
+fn loop_of_sleeps_of_zero_reaches_the_stop() {
+    let test = Harness::new();
+    test.stop_after(SECOND, StopReason::Shutdown);
+    test.run(|term| {
+        loop {
+            term.sleep(Duration::ZERO)?;
+        }
+    })
+    .unwrap();
+    let test = Harness::new();
+    test.stop_after(SECOND, StopReason::Shutdown);
+    test.run_async(async |term| {
+        loop {
+            term.sleep(Duration::ZERO).await?;
+        }
+    })
+    .unwrap();
+}
+
+#[test]
 fn a_stop_that_is_returned_is_no_failure_and_counts_the_work_before_it() {
     let test = Harness::new();
     test.stop_after(601 * SECOND, StopReason::Shutdown);
