@@ -23,8 +23,8 @@ use super::access::{Caller, Certificate};
 use super::streams::ConnectionState;
 use crate::local_socket::is_of_this_user;
 
-/// Maximum number of open connections. Once it is reached, each new connection closes an existing one
-/// ([`least_wanted`]). Otherwise, a client that keeps opening connections could lock out probes.
+/// Maximum number of open connections. If it is reached, the endpoint closes an open connection ([`least_wanted`]) for
+/// each new one. Otherwise, a client that keeps opening connections could lock out probes.
 pub(super) const AT_ONCE: usize = 100;
 
 /// Timeout for receiving the head of a request. Also the timeout for idle connections.
@@ -94,17 +94,17 @@ pub(super) async fn serve(
                     }
                     let place = Arc::new(ConnectionState::default());
                     let routes = routes.clone().layer(Extension(Arc::clone(&place)));
-                    let (task, network) = match accepted {
+                    let (task, group) = match accepted {
                         Accepted::Address(stream, peer) => {
                             let tls = certificate.as_ref().map(Certificate::acceptor);
                             let served = serve_address(stream, peer, routes, tls, Arc::clone(&place));
-                            (tasks.spawn(served), network(peer))
+                            (tasks.spawn(served), ClientGroup::Network(network(peer)))
                         }
                         Accepted::Socket(stream) => {
-                            (tasks.spawn(serve_socket(stream, routes, Arc::clone(&place))), OWN_USER)
+                            (tasks.spawn(serve_socket(stream, routes, Arc::clone(&place))), ClientGroup::LocalSocket)
                         }
                     };
-                    oldest_first.push_back(Open { task, place, network });
+                    oldest_first.push_back(Open { task, place, group });
                     // Yield, so that a request that has already arrived is answered before the next connection is
                     // accepted.
                     tokio::task::yield_now().await;
@@ -117,18 +117,24 @@ pub(super) async fn serve(
     }
 }
 
-/// Placeholder for the network of clients on the local socket. No client on the TCP address can be in this network.
-const OWN_USER: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+/// A group of clients, whose connections count together.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum ClientGroup {
+    /// The clients on the local socket.
+    LocalSocket,
+    /// The clients from one [`network`] on the TCP address.
+    Network(IpAddr),
+}
 
 /// A connection that may be closed in favor of a new one.
 struct Open {
     task: AbortHandle,
     place: Arc<ConnectionState>,
-    network: IpAddr,
+    group: ClientGroup,
 }
 
-/// Returns a client's network. For IPv6, this is the /64 network, since a single client may use all addresses in such a
-/// network.
+/// Returns a client's network: for IPv4, the address itself; for IPv6, the /64 network, since a single client may use
+/// all addresses in it.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -136,16 +142,16 @@ fn network(peer: IpAddr) -> IpAddr {
     }
 }
 
-/// Returns the index of the connection to close. Chooses the network with the most connections. Within that network,
+/// Returns the index of the connection to close. Chooses the group with the most connections. Within that group,
 /// chooses the oldest connection that has not sent a request, or the oldest connection if all have sent one. A client
-/// that keeps requests open therefore cannot cause connections of other networks to be closed.
+/// that keeps requests open therefore cannot cause connections of other groups to be closed.
 fn least_wanted(oldest_first: &VecDeque<Open>) -> Option<usize> {
-    let mut held: HashMap<IpAddr, usize> = HashMap::new();
+    let mut held: HashMap<ClientGroup, usize> = HashMap::new();
     for open in oldest_first {
-        *held.entry(open.network).or_default() += 1;
+        *held.entry(open.group).or_default() += 1;
     }
     let most = held.values().max()?;
-    let candidates = || oldest_first.iter().enumerate().filter(|(_, open)| held.get(&open.network) == Some(most));
+    let candidates = || oldest_first.iter().enumerate().filter(|(_, open)| held.get(&open.group) == Some(most));
     let idle = candidates().find(|(_, open)| !open.place.has_asked());
     idle.or_else(|| candidates().next()).map(|(at, _)| at)
 }
@@ -200,7 +206,8 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use super::*;
 
-    /// Returns connections from these client addresses. The flag says whether the client has sent a request.
+    /// Returns connections from these client addresses; `socket` is the local socket. The flag says whether the client
+    /// has sent a request.
     async fn open(clients: &[(&str, bool)]) -> VecDeque<Open> {
         let mut tasks = JoinSet::new();
         let mut open = VecDeque::new();
@@ -209,7 +216,11 @@ mod tests {
             if *has_asked {
                 place.asks();
             }
-            open.push_back(Open { task: tasks.spawn(async {}), place, network: network(address.parse().unwrap()) });
+            let group = match *address {
+                "socket" => ClientGroup::LocalSocket,
+                address => ClientGroup::Network(network(address.parse().unwrap())),
+            };
+            open.push_back(Open { task: tasks.spawn(async {}), place, group });
         }
         while tasks.join_next().await.is_some() {}
         open
@@ -230,6 +241,8 @@ mod tests {
             (&[("10.0.0.1", false), ("::ffff:10.0.0.2", false), ("10.0.0.2", false)], Some(1)),
             // Addresses in one /64 network count as one client.
             (&[("2001:db8::1", false), ("2001:db8:0:1::1", false), ("2001:db8:0:1::2", false)], Some(1)),
+            // The clients on the local socket are a group of their own, and not the network of `::1`.
+            (&[("socket", false), ("::1", false), ("::1", false)], Some(1)),
             // All connections from a network count, even those that have sent a request.
             (&[("10.0.0.1", true), ("10.0.0.1", true), ("10.0.0.2", false), ("10.0.0.1", false)], Some(3)),
             // The single connection of 10.0.0.2 is kept, although it is the only one that has sent no request.

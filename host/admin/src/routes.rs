@@ -449,8 +449,8 @@ mod tests {
 
     const TOKEN: &str = "0123456789abcdef";
 
-    /// Sends a call with these headers, from this machine, or over TLS from another machine. If the call is not
-    /// refused, checks that the response matches the OpenAPI document.
+    /// Sends a steering call with these headers, either from this machine or, over TLS, from another machine. Unless
+    /// the endpoint denies access, checks that the response matches the OpenAPI document.
     async fn change(
         asked: &Arc<AdminState>,
         path: &str,

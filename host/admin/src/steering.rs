@@ -1,6 +1,6 @@
-//! The calls that make changes. They steer an election's nodes, as the steering commands do.
+//! The calls that make changes. The calls steer an election's nodes, as the steering commands do.
 //!
-//! They always require the token, and refuse requests from any web page other than the endpoint's own.
+//! Each call requires the token, and refuses requests from any web page other than the endpoint's own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -285,6 +285,7 @@ pub(super) async fn roll_back(
     let digest = digest.as_deref().map(str::parse::<DigestPrefix>).transpose();
     let digest = digest.map_err(|error| Unusable::because(format!("digest: {error}")))?;
     let call = Call::new(&asked, name, reason, None)?;
+    let Ok(_permit) = asked.changes.try_acquire() else { return Ok(too_many()) };
     match rollback::roll_back(&*asked.store, &call.election, digest.as_ref()).await {
         Ok(rolled_back) => {
             if let Ok(tracker) = asked.watched.tracker(call.election.as_str()) {
@@ -299,6 +300,12 @@ pub(super) async fn roll_back(
         Err(error) if error.is::<RollbackError>() => Ok(steered(StatusCode::CONFLICT, false, format!("{error:#}"))),
         Err(error) => Ok(steered(StatusCode::SERVICE_UNAVAILABLE, false, format!("{error:#}"))),
     }
+}
+
+/// The answer to a call that gets no permit.
+fn too_many() -> Response {
+    let why = format!("{AT_ONCE} other calls are in progress: try again");
+    steered(StatusCode::SERVICE_UNAVAILABLE, false, why)
 }
 
 struct Call<'a> {
@@ -329,10 +336,7 @@ impl<'a> Call<'a> {
     }
 
     async fn answer(self, what: &SteeringCommand) -> Response {
-        let Ok(_permit) = self.asked.changes.try_acquire() else {
-            let why = format!("{AT_ONCE} other calls are in progress: try again\n");
-            return steered(StatusCode::SERVICE_UNAVAILABLE, false, why);
-        };
+        let Ok(_permit) = self.asked.changes.try_acquire() else { return too_many() };
         let Self { asked, election, by, reason, patience } = self;
         let tracker = asked.watched.tracker(election.as_str()).ok();
         let called = tracker.map_or(HintTarget::Nobody, |tracker| HintTarget::Node(&tracker.notifier));
