@@ -152,7 +152,7 @@ fn makes_handles(folder: &Path, number: u32) -> PathBuf {
 }
 
 #[test]
-fn handles_are_limited_to_100000() {
+fn handles_are_limited_to_50000() {
     for (number, is_enough) in [(45_000, true), (55_000, false)] {
         let fleet = Fleet::new(Store::sqlite());
         let module = makes_handles(fleet.home.path(), number);
