@@ -70,8 +70,9 @@ impl Failure {
         &self.kind
     }
 
-    /// Returns `text`, followed by the file and line where this failure was created. Omits a location with an absolute
-    /// path: such a location is in another crate, as for `map_err(Failure::fatal)`, which the standard library calls.
+    /// Returns `text`, followed by the file and line where this failure was created. If the path is absolute, the
+    /// location is left out, because it points into another crate. For example, the standard library is the caller in
+    /// `map_err(Failure::fatal)`.
     pub(crate) fn located(&self, text: &str) -> String {
         let (file, line) = (self.location.file(), self.location.line());
         if file.starts_with('/') {

@@ -12,8 +12,8 @@ use crate::bindings::baton::host::term::StopReason;
 use crate::testing::Harness;
 use crate::{Failure, Result, StateError};
 
-/// Time by which the clock advances in a check, in a sleep after the stop, and in a sleep of length 0. Otherwise, a loop
-/// of such calls would never reach the next scripted event.
+/// Time by which the clock advances in a check, in a sleep after the stop, and in a sleep of length 0. Otherwise, a
+/// loop of such calls would never reach the next scripted event.
 const INSTANT: Duration = Duration::from_millis(1);
 
 /// Time after the last scripted event until the harness kills a coordinator that is still running.

@@ -54,8 +54,8 @@ pub fn measure(small: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     Ok(rows.into_iter().flatten().collect())
 }
 
-/// Measures the memory of a standby with this module. Checks that the module's code comes from the cache exactly if
-/// `cached` is true.
+/// Measures the memory use of a standby with this module. Checks that the module's code comes from the cache if and
+/// only if `cached` is true.
 fn standby(site: &Site, name: &str, module: &Path, cached: bool) -> anyhow::Result<Memory> {
     let node: Node = site.launch(name, module, "beat", &site.url()).start();
     follows(&node);

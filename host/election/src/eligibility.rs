@@ -60,7 +60,8 @@ pub enum SteeringVersion {
 }
 
 impl SteeringVersion {
-    /// Returns true if the host has read exactly this version. Pass `None` if there is no steering object.
+    /// Returns true if the host has read exactly this version of the steering object. `None` means that there is no
+    /// steering object.
     #[must_use]
     pub fn is(&self, version: Option<&Version>) -> bool {
         match self {

@@ -196,7 +196,7 @@ impl FileSource {
     }
 }
 
-/// The stamps of the module and of its signature, taken without reading the files.
+/// The metadata of the module's file and of its signature's file. A change shows without reading the files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Sight {
     module: Option<Stamp>,

@@ -513,7 +513,8 @@ impl<'a> Resolver<'a> {
         Ok(values)
     }
 
-    /// Merges the texts of a multi-value setting: for each name, the strongest layer wins.
+    /// Merges the values of a multi-value setting across layers. For each name, the layer with the highest precedence
+    /// wins.
     fn named(&self, key: Key) -> BTreeMap<&'a String, &'a SourcedText> {
         let mut values = BTreeMap::new();
         for layer in self.layers.iter().rev() {

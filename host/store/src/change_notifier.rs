@@ -26,7 +26,7 @@ pub struct ChangeNotifier(Arc<Ends>);
 
 #[derive(Debug)]
 struct Ends {
-    /// Number of notifications received so far. Each notification is a reason to read.
+    /// Number of notifications received so far. After each one, the subscribers read the store.
     looks: watch::Sender<u64>,
     /// True while another node notifies this node of changes.
     is_told: watch::Sender<bool>,

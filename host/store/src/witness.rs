@@ -85,8 +85,8 @@ pub enum LockFileError {
     },
 }
 
-/// The lock file of this incarnation. The host counts as alive as long as this value exists, or any of its runners is
-/// alive.
+/// The lock file of this incarnation. Other nodes treat the host as alive while this value exists or any of the host's
+/// runners is alive.
 #[derive(Debug)]
 pub struct LockFile {
     folder: PathBuf,

@@ -74,8 +74,8 @@ fn memory_limit_fails_the_instance_that_exceeds_it() {
     fleet.check_promises();
 }
 
-/// Writes a command with 2 inner components of `number` core instances each, and with one more core instance of its
-/// own. Returns the path of its module.
+/// Writes a component that contains 2 nested components with `number` core instances each, and 1 core instance at the
+/// top level. Returns the module's path.
 fn has_instances(folder: &Path, number: usize) -> PathBuf {
     let module = folder.join("instances.wasm");
     let instances = "(core instance (instantiate $empty))".repeat(number);

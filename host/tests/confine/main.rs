@@ -212,8 +212,8 @@ fn attempt(way: Confinement, targets: &Targets) {
 const VICTIM: &str = "a victim";
 
 fn be_a_victim() {
-    // SAFETY: this call takes numbers, not addresses. On a kernel without Yama, which does not know the option, the
-    // call fails.
+    // SAFETY: all arguments are integers, so the call accesses no memory. On a kernel without Yama, the call fails,
+    // which does no harm.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
     wait();
 }

@@ -531,7 +531,8 @@ pub(super) struct Acquiring {
     pending: Option<Pending>,
     /// True if the outcome of an attempt is unknown, so this node may already hold the lease under `id`.
     in_doubt: bool,
-    /// True until the first attempt is sent, if the host may withhold that attempt.
+    /// True if the host may withhold the next attempt because of its leadership quota. False once an attempt has been
+    /// sent.
     within_quota: bool,
 }
 

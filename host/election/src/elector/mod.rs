@@ -564,8 +564,9 @@ impl Context {
         }
     }
 
-    /// Ends an outage after a read that requires no further request. If the store refused a request (`Misconfigured`),
-    /// this trouble continues, unless that request was a create or a recall.
+    /// Ends an outage after a read that shows that this node has nothing to request. A refusal (`Misconfigured`)
+    /// continues to apply, because the refused request has not been repeated. Exceptions are a refused create and a
+    /// refused recall: the read shows that this node no longer needs them.
     fn store_is_back(&mut self) {
         self.trouble_ends(|trouble| {
             [CREATE, RECALL].contains(&trouble.asked) || !matches!(trouble.error, StoreError::Misconfigured(_))

@@ -9,7 +9,7 @@ use crate::record::{LeaseId, LeaseState, Record, Snapshot, Version};
 use crate::request::{Op, Reply, RequestId, StoreError};
 use crate::timing::Time;
 
-/// The reason why the lease is lost if the store contains a record that this holder did not send.
+/// Reason reported for the loss of the lease if the store contains a record that this holder did not write.
 pub(super) const WRITTEN_BY_OTHERS: &str = "another client has written the record";
 
 /// The current record, as far as this holder knows, and the record that the holder wants to write.

@@ -89,8 +89,7 @@ async fn pull_is_retried_when_the_module_is_cut_off() {
 
 #[tokio::test]
 async fn endless_response_is_not_read_to_the_end() {
-    // Upper limit on the bytes that the server has sent, but that the client has not read from the connection's
-    // buffers.
+    // Upper bound on the bytes in flight: sent by the server, and not yet read by the client.
     const UNDER_WAY: u64 = 32 << 20;
     let filler = "x".repeat(64 << 10);
     let head = |head: &str| format!("HTTP/1.1 {head}\r\n\r\n");

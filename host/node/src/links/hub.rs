@@ -192,7 +192,7 @@ impl<'a> Hub<'a> {
     ) -> (Self, mpsc::Receiver<(u64, Event)>) {
         let (events, queued) = mpsc::channel(EVENT_QUEUE);
         let elections = sinks.iter_mut().map(|(election, sinks)| {
-            // Hints that peers sent before this hub was listening are lost, so have the election's objects read now.
+            // Hints that peers sent before this hub was listening are lost. Trigger a read of the election's objects.
             sinks.look();
             let election_state = Election {
                 sinks,

@@ -113,7 +113,7 @@ impl Log {
         Self { queue: Arc::clone(&self.queue), scope: Arc::new(scope), events: Arc::clone(&self.events) }
     }
 
-    /// Returns the host's own recent events from all elections.
+    /// Returns the host's recent events, of all its elections, without the guests' output.
     #[must_use]
     pub fn events(&self) -> Arc<Ring> {
         Arc::clone(&self.events)

@@ -166,7 +166,7 @@ fn forking() -> Result<BpfProgram, BackendError> {
     calls.filter()
 }
 
-/// Builds the filter of a runner that is preparing itself.
+/// Builds the seccomp filter for the time in which a runner loads its module.
 fn loading(reach: &RunnerReach<'_>) -> Result<BpfProgram, BackendError> {
     preparing(!reach.folders.is_empty(), reach.network, reach.holds)?.filter()
 }

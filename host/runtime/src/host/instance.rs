@@ -136,9 +136,9 @@ impl InstanceControl {
         self.lapsed.load(Ordering::Acquire) || self.gate.remaining() <= APART
     }
 
-    /// True if an effect was refused because the deadline had passed. The runner's report alone is not trusted, since a
-    /// runner could hide a failure behind a false report: an end after a refusal does not count as a failure, and the
-    /// next instance starts at once.
+    /// True if an effect was refused because the deadline had passed. After a refusal, the instance's end does not
+    /// count as a failure, and the next instance starts at once. The host also checks its own clock, since a runner
+    /// could report a false refusal to hide a failure.
     pub(super) fn was_refused(&self) -> bool {
         self.is_late() && self.runner.get().is_some_and(|runner| runner.tally.refused())
     }

@@ -220,7 +220,7 @@ impl Holdings {
         }
     }
 
-    /// Reports that the instance was refused more of a resource. Reports only the first refusal of each `kind`.
+    /// Reports that the instance has hit the limit of a resource. Reports only the first refusal of each `kind`.
     fn refuse(&mut self, kind: &'static str, why: TooMuch) -> TooMuch {
         let TooMuch { what, remedy } = &why;
         if !self.refused.contains(&kind) {

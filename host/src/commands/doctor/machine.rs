@@ -1,5 +1,5 @@
-//! Checks of this machine: its clocks, the folders of hosts, file descriptors, and the kernel's support for confining
-//! runners.
+//! Checks of this machine: its clocks, the hosts' folders, the limit of file descriptors, and the kernel's support for
+//! confining runners.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write as _};

@@ -130,8 +130,8 @@ impl File {
         Ok(self.in_place()?.then_some(db))
     }
 
-    /// Keeps a connection for the next request. If the file was not writable, SQLite has opened the connection
-    /// read-only. Drops such a connection, because it would stay read-only even after the file becomes writable.
+    /// Keeps a connection for the next request, unless the connection is read-only. SQLite opens a connection read-only
+    /// if the file is not writable, and the connection stays read-only even after the file becomes writable.
     pub fn put_back(&self, connection: Connection) {
         if connection.is_readonly(rusqlite::MAIN_DB).unwrap_or(true) {
             return;

@@ -41,8 +41,8 @@ pub(super) struct Holding {
     /// The highest term that must not be served any more: it has been served, may have been served, or another writer
     /// has claimed its state.
     spent: Term,
-    /// The consecutive failures of the version that was served last. The record may already name another version, which
-    /// may never be served.
+    /// Consecutive failures of the last version that ran. The record may name another version, which has not run yet
+    /// and may never run.
     streak: FailureStreak,
     /// Number of consecutive starts that failed because of this node ([`End::Unable`](crate::port::End::Unable)).
     unable: u32,

@@ -91,7 +91,7 @@ impl HttpPolicy {
     }
 }
 
-/// Makes the requests of an instance. The runner creates the client before the instance exists.
+/// The HTTP client that sends an instance's requests. The runner creates the client before the instance.
 #[derive(Clone)]
 pub(crate) struct Client {
     policy: Arc<HttpPolicy>,

@@ -25,8 +25,8 @@ pub(crate) fn grant(bytes: &[u8]) {
     }
 }
 
-/// Reads a guest's headers, one per line, and adds the term's headers. Panics unless each of the term's headers then
-/// appears exactly once, even to a server that reads header names leniently.
+/// Parses a guest's headers, one per line, and adds the term's headers. Panics if one of the term's headers does not
+/// appear exactly once. This also holds for a server that ignores differences in the spelling of header names.
 pub(crate) fn headers(bytes: &[u8]) {
     let mut headers = HeaderMap::new();
     for line in bytes.split(|byte| *byte == b'\n') {
