@@ -6,8 +6,8 @@ use std::panic::Location;
 
 use crate::Stop;
 
-/// Maximum length of an error's text, in bytes. The host logs at most 8192 bytes, and the line of code that follows the
-/// text must fit, too.
+/// Maximum length of an error's text, in bytes. The host logs at most 8192 bytes: the text, followed by the line of
+/// code.
 const SHOWN: usize = 8000;
 
 /// The error that a coordinator's function returns.
@@ -71,8 +71,8 @@ impl Failure {
     }
 
     /// Returns `text`, followed by the file and line where this failure was created. If the path is absolute, the
-    /// location is left out, because it points into another crate. For example, the standard library is the caller in
-    /// `map_err(Failure::fatal)`.
+    /// location is left out, because it is in another crate. For example, `map_err(Failure::fatal)` calls `fatal` from
+    /// the standard library.
     pub(crate) fn located(&self, text: &str) -> String {
         let (file, line) = (self.location.file(), self.location.line());
         if file.starts_with('/') {

@@ -1,4 +1,4 @@
-//! The simulated host of a native test. It provides the clock, the term and the state.
+//! The simulated host of a native test, with its clock, term and state.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -12,8 +12,8 @@ use crate::bindings::baton::host::term::StopReason;
 use crate::testing::Harness;
 use crate::{Failure, Result, StateError};
 
-/// Time by which the clock advances in a check, in a sleep after the stop, and in a sleep of length 0. Otherwise, a
-/// loop of such calls would never reach the next scripted event.
+/// Time by which the clock advances in a check, in a sleep after the stop, and in a sleep of length 0. Without this
+/// step, a loop of these calls would never reach the next scripted event.
 const INSTANT: Duration = Duration::from_millis(1);
 
 /// Time after the last scripted event until the harness kills a coordinator that is still running.
@@ -24,7 +24,7 @@ const LARGEST_KEY: usize = 512;
 const LARGEST_VALUE: usize = 1 << 20;
 const LARGEST_STATE: usize = 4 << 20;
 
-/// A handle to the simulated host. All handles of a harness share one world.
+/// A handle to the simulated host. All handles of a harness share one `World`.
 #[derive(Clone)]
 pub(crate) struct Host {
     world: Arc<Mutex<World>>,
@@ -39,9 +39,9 @@ pub(crate) struct World {
     pub(crate) node: String,
     pub(crate) remaining: Duration,
     pub(crate) grace: Duration,
-    /// Wall-clock time at the start of this world.
+    /// Wall-clock time at which the simulated clock starts.
     pub(crate) began: SystemTime,
-    /// Time since the start of this world.
+    /// Time on the simulated clock since `began`.
     pub(crate) now: Duration,
     pub(crate) progress: usize,
     pub(crate) commits: usize,
@@ -72,8 +72,7 @@ pub(crate) enum Action {
     Kill(String),
 }
 
-/// The condition that a future waits for. If there is both a time and a stop, the future waits for whichever comes
-/// first.
+/// The condition that a future waits for. With both a time and the stop, the future waits for the earlier of the two.
 #[derive(Clone, Copy)]
 struct Until {
     time: Option<Duration>,
@@ -124,7 +123,7 @@ impl Host {
     }
 
     pub(crate) fn world(&self) -> MutexGuard<'_, World> {
-        // Ignore the poisoning, so that a test can inspect the world after a coordinator has panicked.
+        // Ignore the lock's poisoning, so that a test can inspect the host after a coordinator has panicked.
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -45,17 +45,18 @@
 //! # State
 //! An instance starts with fresh memory. The next term, on any node, can read what an instance saved in
 //! [`Term::state`], and `baton state get ELECTION KEY` prints it. A value is either bytes or any serde type, which is
-//! saved as JSON. [`State::commit`] saves several changes atomically. A save returns once the store has confirmed it.
-//! Once another term can begin, this term can no longer save.
+//! saved as JSON. [`State::commit`] saves several changes atomically. A save returns once the store has confirmed the
+//! change. Once another term can begin, this term can no longer save.
 //!
 //! Do the work first, then save the fact that it is done. Make the work safe to repeat: the instance can end between
 //! the two steps.
 //!
 //! # Waiting
 //! To wait for a time or the stop, [`Term::sleep`] is enough. With the feature `async`, a coordinator is an async
-//! function that can wait for several things at once, on the runtime of the crate [`wstd`]. [`AsyncTerm::sleep`] and
-//! [`AsyncTerm::stopped`] return futures. [`AsyncTerm::until_stop`] runs a future until it completes or the stop comes.
-//! You can combine these methods with other crates, such as `futures-lite` in this example:
+//! function that can wait for several things at once. Its futures run on the runtime of the crate [`wstd`].
+//! [`AsyncTerm::sleep`] and [`AsyncTerm::stopped`] return futures. [`AsyncTerm::until_stop`] runs a future until it
+//! completes or the stop comes. You can combine these methods with other crates, such as `futures-lite` in this
+//! example:
 //!
 #![cfg_attr(feature = "async", doc = "```")]
 #![cfg_attr(not(feature = "async"), doc = "```ignore")]

@@ -1,4 +1,4 @@
-//! Named values that outlive an instance and its node. The store keeps them with the lease.
+//! Named values that outlive an instance and its node. The store keeps the values with the lease.
 
 use std::error::Error;
 
@@ -11,8 +11,8 @@ use crate::host::Host;
 
 /// Named values that earlier terms saved, and that this term can save for later terms.
 ///
-/// A key is a string of 1 to 512 bytes, by convention with `/` between its parts. A value is bytes, or JSON, which
-/// `baton state get` prints. Reads are served from memory. A save waits until the store has confirmed it.
+/// A key is a string of 1 to 512 bytes, by convention with `/` between its parts. A value is either bytes or JSON, and
+/// `baton state get` prints both. Reads are served from memory. A save returns once the store has confirmed the change.
 ///
 /// ```
 /// # use baton_sdk::{Term, testing::Harness};

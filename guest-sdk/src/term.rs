@@ -24,8 +24,8 @@ impl Term {
         &self.host
     }
 
-    /// Returns the term's number: the fencing token. It increases with every term of this election. Send it with each
-    /// write, and let the receiver refuse any number below the highest that it has seen.
+    /// Returns the term's number: the fencing token. The number increases with every term of this election. Send the
+    /// number with each write, and let the receiver refuse any number below the highest that the receiver has seen.
     pub fn number(&self) -> u64 {
         self.host.number()
     }
@@ -69,7 +69,7 @@ impl Term {
         self.unless_stopped()
     }
 
-    /// Checks whether the host has asked this instance to stop. Call this in a loop that never sleeps.
+    /// Checks whether the host has asked this instance to stop. Call this method in a loop that never sleeps.
     ///
     /// # Errors
     /// [`Stop`] if the host has asked this instance to stop.
@@ -85,8 +85,8 @@ impl Term {
         }
     }
 
-    /// Reports progress. If an instance reports no progress for the time set with `--stall-after`, it counts as
-    /// stalled, and its node steps down.
+    /// Reports progress. If an instance reports no progress for the time set with `--stall-after`, the instance counts
+    /// as stalled, and its node steps down.
     pub fn progress(&self) {
         self.host.progress();
     }

@@ -59,7 +59,7 @@ impl Default for Harness {
     }
 }
 
-/// Settings, which a test makes before a run.
+/// Settings that a test makes before a run.
 impl Harness {
     /// Creates a harness with the defaults described above.
     #[must_use]
@@ -201,8 +201,8 @@ impl Harness {
         self.host.world().latency = time;
     }
 
-    /// Advances the clock, and runs the events that become due. Use it between runs, or to simulate work that takes
-    /// time.
+    /// Advances the clock, and runs the events that become due. Call this method between runs, or to simulate work that
+    /// takes time.
     pub fn advance(&self, time: Duration) {
         self.host.pass(time);
     }

@@ -6,7 +6,7 @@ use baton::config::Environment;
 use baton::{cli, commands, signals};
 
 fn main() -> ExitCode {
-    // If RUST_BACKTRACE is set, this keeps backtraces of this program out of guests' errors. Panics keep their
+    // If RUST_BACKTRACE is set, this call keeps backtraces of this program out of guests' errors. Panics keep their
     // backtraces. SAFETY: this is the first statement of the program, so no other thread exists that accesses the
     // environment.
     unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") };

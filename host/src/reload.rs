@@ -1,9 +1,9 @@
 //! Reads certificates and keys again on SIGHUP, while the host runs. If one of these files cannot be used, the host
 //! keeps all previous certificates and keys.
 //!
-//! Some files need no signal: the admin endpoint's token is read for each request, a secret for each term, and the
-//! token of a workload identity for each use. A reload only checks these files, so that mistakes are reported at once.
-//! A reload also reports changed settings that take effect only at the next start.
+//! Some files need no signal. The host reads the admin endpoint's token for each request, a secret for each term, and
+//! the token of a workload identity for each use. A reload only checks these files, so that mistakes are reported at
+//! once. A reload also reports changed settings that take effect only at the next start.
 
 use tokio::signal::unix::Signal;
 

@@ -1,7 +1,7 @@
 //! Notifications to the service manager that started this process: systemd, through the `sd_notify` protocol.
 //!
-//! The notifications report the host's phases and its state for `systemctl status`. They also include watchdog pings,
-//! unless something is stuck ([`Watched::is_stuck`], which `/livez` reports, too). A separate thread sends the
+//! The notifications report the host's phases, the host's state for `systemctl status`, and watchdog pings. If
+//! something is stuck ([`Watched::is_stuck`], as in `/livez`), no pings are sent. A separate thread sends the
 //! notifications, so that a manager that does not read them cannot delay anything else.
 
 use std::collections::VecDeque;
@@ -47,7 +47,7 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
 pub enum Phase {
     /// The configuration has been read and the host's tasks are running.
     Ready,
-    /// The host is reading its files again. It reports [`Phase::Ready`] afterwards.
+    /// The host is reading its files again, and reports [`Phase::Ready`] afterwards.
     Reloading,
     /// The host is shutting down.
     Stopping,

@@ -2,8 +2,8 @@
 //!
 //! `JOBS` names the jobs and their periods in seconds: `report=60,cleanup=3600`. For each due job, the coordinator
 //! prints a line of JSON that a worker can act on. The line contains the term. A worker must ignore a line whose term
-//! is lower than the highest that the worker has seen. A line that is delayed until after a takeover then starts no
-//! job.
+//! is lower than the highest term that the worker has seen. A line that is delayed until after a takeover then starts
+//! no job.
 //!
 //! Due times are multiples of a job's period on the wall clock. Every leader therefore computes the same due times, and
 //! a takeover neither repeats nor shifts the schedule. Due times at which no node leads are skipped.

@@ -120,7 +120,7 @@ impl TlsFiles {
     }
 }
 
-/// The certificate in use. When it is replaced, open connections continue to use the previous certificate.
+/// The certificate in use. After a replacement, open connections continue to use the previous certificate.
 #[derive(Clone)]
 pub struct Certificate {
     files: TlsFiles,
@@ -311,7 +311,7 @@ impl FromRequestParts<Arc<AdminState>> for MayChange {
     }
 }
 
-/// A client that may read the status, and the coordinators' output if it has the token.
+/// A client that may read the status. With the token, the client may also read the coordinators' output.
 pub(super) struct MayReadOutput {
     /// True if the request has the token, or comes from the host's own user.
     pub(super) has_token: bool,
@@ -322,7 +322,7 @@ impl FromRequestParts<Arc<AdminState>> for MayReadOutput {
 
     async fn from_request_parts(parts: &mut Parts, asked: &Arc<AdminState>) -> Result<Self, Denied> {
         MaySeeStatus::from_request_parts(parts, asked).await?;
-        // Refuse a wrong token: a response without the output would hide the mistake.
+        // If the token is wrong, refuse the request: a response without the output would hide the mistake.
         let has_token = parts.headers.contains_key(AUTHORIZATION) || Caller::of(parts).is_own_user;
         if has_token {
             HasToken::from_request_parts(parts, asked).await?;
@@ -345,7 +345,7 @@ impl FromRequestParts<Arc<AdminState>> for HasToken {
         if access.token_file.is_none() {
             return Err(Denied::HasNoToken);
         }
-        // For clients on other machines, this also checks the token.
+        // For clients on other machines, this call also checks the token.
         MaySeeStatus::from_request_parts(parts, asked).await?;
         access.token(&parts.headers).await.map(|()| Self)
     }
@@ -405,8 +405,8 @@ async fn has_token(file: PathBuf, headers: &HeaderMap) -> Result<bool, Denied> {
     Ok(Digest::of(given.trim().as_bytes()) == Digest::of(own.as_bytes()))
 }
 
-/// Refuses requests that a browser sends on behalf of a page on another site. The header `Sec-Fetch-Site` reveals such
-/// a request, and so does `Origin` if it differs from the requested host. Clients that are not browsers send neither
+/// Refuses requests that a browser sends on behalf of a page on another site. Two headers reveal such a request:
+/// `Sec-Fetch-Site`, and an `Origin` that differs from the requested host. Clients that are not browsers send neither
 /// header.
 fn refuse_other_sites(headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
     let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);

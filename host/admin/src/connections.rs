@@ -1,5 +1,5 @@
-//! The connections to the admin endpoint. Their number and lifetime are limited, except for connections that carry a
-//! stream (see `streams`).
+//! The connections to the admin endpoint. The endpoint limits their number and their lifetime, except for connections
+//! that carry a stream (see `streams`).
 
 use std::collections::{HashMap, VecDeque};
 use std::future::pending;
@@ -23,8 +23,8 @@ use super::access::{Caller, Certificate};
 use super::streams::ConnectionState;
 use crate::local_socket::is_of_this_user;
 
-/// Maximum number of open connections. If it is reached, the endpoint closes an open connection ([`least_wanted`]) for
-/// each new one. Otherwise, a client that keeps opening connections could lock out probes.
+/// Maximum number of open connections. At this number, the endpoint closes an open connection ([`least_wanted`]) for
+/// each new one. Without this rule, a client that keeps opening connections could lock out probes.
 pub(super) const AT_ONCE: usize = 100;
 
 /// Timeout for receiving the head of a request. Also the timeout for idle connections.

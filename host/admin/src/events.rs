@@ -1,8 +1,8 @@
 //! The events of this node and the output of its coordinators, both past and new.
 //!
 //! A client that accepts `text/event-stream` receives server-sent events, each with an id. A client that reconnects
-//! with the last id that it received (`Last-Event-ID`) receives all later entries that are still kept, and the number
-//! of entries that were lost. A client that does not accept `text/event-stream` receives a JSON array.
+//! with the last id that it received (`Last-Event-ID`) receives all later entries that the host still keeps. The client
+//! also receives the number of lost entries. A client that does not accept `text/event-stream` receives a JSON array.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -41,7 +41,7 @@ const POLL: Duration = Duration::from_millis(100);
 /// Interval at which an idle stream sends a keep-alive message.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// Maximum lifetime of a stream. Its client must then reconnect, with the token that is valid at that time.
+/// Maximum lifetime of a stream. The client must then reconnect, with the token that is valid at that time.
 const LONGEST: Duration = Duration::from_secs(600);
 
 /// Default number of past entries to send.

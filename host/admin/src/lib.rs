@@ -8,8 +8,8 @@
 //!
 //! [`ElectionTracker`]: baton_node::telemetry::ElectionTracker
 //!
-//! Probes and scrapers need health, the leader and the metrics, so these are open over plain HTTP to every client that
-//! can reach the address. The module `access` decides which clients may do more.
+//! Health, the leader and the metrics are for probes and scrapers. The endpoint serves them over plain HTTP to every
+//! client that can reach the address. The module `access` decides which clients may do more.
 
 mod access;
 mod connections;
@@ -131,7 +131,7 @@ pub struct AdminSettings {
 
 impl AdminSettings {
     /// Returns the URL to announce for an endpoint with this address. A loopback or unspecified address is useful only
-    /// to nodes on this machine, so it is announced only if all nodes run on this machine.
+    /// to nodes on this machine. Returns `None` for such an address unless all nodes run on this machine.
     #[must_use]
     pub fn advertised(&self, address: SocketAddr, store: &StoreUrl) -> Option<AdminUrl> {
         if let Some(url) = &self.advertise {

@@ -1,8 +1,8 @@
 //! The socket on which a host serves its own user on this machine. On this socket, the admin API can be read without a
 //! token. None of Baton's promises depends on this socket.
 //!
-//! The socket has no file (Linux's abstract namespace). Its name contains the host's user and incarnation. Any user can
-//! take such a name, so both sides check that the other process belongs to the same user.
+//! The socket has no file (Linux's abstract namespace). The socket's name contains the host's user and incarnation. Any
+//! user can take such a name, so both sides check that the other process belongs to the same user.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;
@@ -13,7 +13,7 @@ use rustix::process::geteuid;
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
-/// Timeout for connecting. It is short, because both ends are on the same machine.
+/// Timeout for connecting, short because both ends are on the same machine.
 const CONNECTED_WITHIN: Duration = Duration::from_millis(500);
 
 /// Pause between attempts to connect while the backlog is full.

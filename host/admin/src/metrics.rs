@@ -74,8 +74,8 @@ struct Election {
 impl Scrape {
     fn of(watched: &Watched) -> Self {
         let now = watched.clock.now();
-        // Read these before `tracker.effects()`. In the other order, the effects of an instance that ends between the
-        // two reads would be missing.
+        // Read these values before `tracker.effects()`. In the other order, the effects of an instance that ends
+        // between the two reads would be missing.
         let (in_use, effects) = (watched.running.in_use(), watched.running.effects());
         let elections = watched.trackers.iter().map(|tracker| {
             let view = tracker.view();

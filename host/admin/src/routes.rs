@@ -49,8 +49,8 @@ pub(super) struct AdminState {
     pub(super) changes: Semaphore,
     pub(super) histories: Histories,
     pub(super) versions: Versions,
-    /// Separate from the log streams, because local clients can open event streams without a token, and must not be
-    /// able to end log streams.
+    /// Separate from the log streams: local clients can open event streams without a token, but must not be able to end
+    /// log streams.
     pub(super) event_streams: Streams,
     pub(super) log_streams: Streams,
     /// True once the host is shutting down and logs nothing more.
@@ -352,8 +352,8 @@ mod tests {
         schema["required"].as_array().is_some_and(|names| names.iter().any(|name| name == property))
     }
 
-    /// Checks that a value matches its schema. The value must have all properties in the schema. It may have other
-    /// properties only if the schema allows that.
+    /// Checks that a value matches its schema. The value must have all properties in the schema. The value may have
+    /// other properties only if the schema allows them.
     fn fits(value: &Value, schema: &Value, described: &Value) {
         let schema = resolved(schema, described);
         match value {

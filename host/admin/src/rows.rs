@@ -5,7 +5,7 @@ use baton_store::{Announcement, Digest, PastTerm};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// A past or current term. Its JSON keys are a public interface.
+/// A past or current term. The JSON keys are a public interface.
 #[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
 pub struct TermRow {
     /// Number of the term.
@@ -43,7 +43,7 @@ impl From<PastTerm> for TermRow {
     }
 }
 
-/// A version of a module. Its JSON keys are a public interface.
+/// A version of a module. The JSON keys are a public interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ModuleRow {
     /// Digest of the module.

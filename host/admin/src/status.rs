@@ -57,7 +57,7 @@ pub(super) struct ElectionStatus {
     ready: bool,
     /// Total time without a leader, in seconds, as observed by this node.
     leaderless_s: f64,
-    /// Reason why this node may not lead, and the user who requested that, if any; null if the node may lead.
+    /// Reason why this node may not lead, with the user who gave the command, if any; null if the node may lead.
     ineligible: Option<String>,
     /// The node to which this node is linked, and since when; null if this node only polls the store.
     #[schema(value_type = Option<Object>)]

@@ -38,7 +38,7 @@ pub(super) const AT_ONCE: usize = 8;
 
 /// Default time to wait for the effect of a call, in seconds.
 const DEFAULT_TIMEOUT_S: u64 = 30;
-/// Maximum time to wait, in seconds. It must be less than a minute, which is the maximum lifetime of a connection.
+/// Maximum time to wait, in seconds: less than a minute, which is the maximum lifetime of a connection.
 const LONGEST_TIMEOUT_S: u64 = 50;
 
 /// Makes the leader release the lease.

@@ -1,4 +1,4 @@
-//! Streams: limits their number, and ends streams that no client reads.
+//! Limits the number of streams, and ends streams that no client reads.
 //!
 //! To make room for a new connection, the endpoint never closes a connection that carries a stream. Streams last long,
 //! so they would almost always be the oldest connections. Instead, the number of streams is limited, and a new stream

@@ -2,9 +2,9 @@
 //!
 //! Callers ask two different questions, and doubtful cases get opposite answers:
 //!
-//! - Is an address or a host public? A name that somebody else controls, such as the target of a coordinator's request
-//!   or of a registry's redirect, must not lead to this machine, its network, or a cloud's metadata service. So in case
-//!   of doubt, [`kind`], [`kind_from_here`] and [`kind_of_host`] do not return [`Public`](AddressKind::Public).
+//! - Is an address or a host public? An outsider may control a name, for example the target of a registry's redirect.
+//!   The name must not lead to this machine, its network, or a cloud's metadata service. So in case of doubt, [`kind`],
+//!   [`kind_from_here`] and [`kind_of_host`] do not return [`Public`](AddressKind::Public).
 //! - Is a host certainly this machine? Unencrypted traffic must not leave this machine. So in case of doubt,
 //!   [`is_certainly_loopback`] returns false.
 
@@ -42,7 +42,7 @@ pub fn without_user(text: &str) -> String {
     }
 }
 
-/// The kind of address to which a name resolves.
+/// The kind of an address or a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AddressKind {
     /// An address on the internet.
@@ -130,8 +130,9 @@ unsafe fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-/// True if this machine would send packets to the address from that same address. This also detects an address that no
-/// interface has but that has a local route, as set up by the load balancers of some clouds. Sends nothing.
+/// True if this machine would send packets to the address from that same address. Also true for an address that no
+/// interface has, if the address has a local route. The load balancers of some clouds set up local routes. Sends
+/// nothing.
 fn is_own_source(address: IpAddr) -> bool {
     /// An arbitrary port: `connect` needs one, but nothing is sent.
     const PORT: u16 = 9;
@@ -168,7 +169,7 @@ fn is_on_link(address: Ipv6Addr) -> bool {
 }
 
 /// Prefix lengths that a link with neighbors can have. A shorter prefix belongs to a tunnel to the internet, and a
-/// longer one is a single address.
+/// longer prefix is a single address.
 const LINK_PREFIXES: RangeInclusive<u32> = 32..=127;
 
 /// The addresses and prefix lengths in `/proc/net/if_inet6`. Each line contains, in hexadecimal, the address, the
@@ -197,7 +198,7 @@ fn route_prefixes(routes: &str) -> impl Iterator<Item = (u128, u32)> {
     })
 }
 
-/// The IPv4 address that is embedded in an IPv6 address. If there is none, the address itself.
+/// Returns the IPv4 address that is embedded in an IPv6 address, or else the address itself.
 fn innermost(address: IpAddr) -> IpAddr {
     let address = address.to_canonical();
     let IpAddr::V6(v6) = address else { return address };
@@ -225,9 +226,9 @@ pub fn kind_of_host<Name: AsRef<str>>(host: &Host<Name>) -> AddressKind {
     }
 }
 
-/// True only if a URL's host is certainly this machine. False for `localhost.` and names that end in `.localhost`: they
-/// are not in `/etc/hosts`, so a DNS server may resolve them. Also false for an address that embeds a loopback address,
-/// because another machine may translate it.
+/// True only if a URL's host is certainly this machine. False for `localhost.` and names that end in `.localhost`:
+/// these names are not in `/etc/hosts`, so a DNS server may resolve them. Also false for an address that embeds a
+/// loopback address: another machine may translate the address.
 #[must_use]
 pub fn is_certainly_loopback<Name: AsRef<str>>(host: &Host<Name>) -> bool {
     match host {

@@ -5,11 +5,11 @@
 //! shows the pause, once a time daemon has corrected the wall clock.
 //!
 //! So there are two bounds on the time that has passed. [`Clock::now`] is the upper bound, from the clock that has
-//! advanced most: it limits how long this node may act. [`Clock::least`] is the lower bound, from the boot clock or the
-//! raw clock, whichever has advanced less: a node uses it to wait until another node must have stopped. The lower bound
-//! does not depend on the wall clock, which may be stepped at any time. Each time the clock is read, the upper bound
-//! grows by the most time that can have passed since the previous read, and the lower bound by the least. So the
-//! difference between any two values of a bound also bounds the time between them.
+//! advanced most. The upper bound limits how long this node may act. [`Clock::least`] is the lower bound, from the boot
+//! clock or the raw clock, whichever has advanced less. A node uses the lower bound to wait until another node must
+//! have stopped. The lower bound does not depend on the wall clock, which may be stepped at any time. On each read of
+//! the clock, the upper bound grows by the most time that can have passed since the previous read. The lower bound
+//! grows by the least. So the difference between any two values of a bound also bounds the time between them.
 
 mod alarm;
 mod wall;
@@ -25,8 +25,8 @@ pub use alarm::{Alarm, towards};
 pub use wall::{rfc3339, wall};
 
 /// Minimum drift between two clocks that counts as a step or a slew, in nanoseconds. Smaller drift is treated as noise.
-/// So between any two moments, the clock is accurate to within twice this value. The 1% of the shortest lease that is
-/// reserved for late wake-ups also covers this error.
+/// So between any two moments, the clock is accurate to within twice this value. This error fits into the 1% of the
+/// shortest lease that is reserved for late wake-ups.
 const STEP: i128 = 5_000_000;
 
 /// Minimum time between two readings at which the thread counts as preempted, in nanoseconds.
@@ -57,12 +57,12 @@ impl Clock {
         Self { source: Some(source), ..Self::default() }
     }
 
-    /// Returns the current time: the upper bound on elapsed time. It never goes backwards.
+    /// Returns the current time: the upper bound on elapsed time, which never goes backwards.
     pub fn now(&self) -> Time {
         Time(nanoseconds(self.read().most))
     }
 
-    /// Returns the lower bound on elapsed time. It never goes backwards.
+    /// Returns the lower bound on elapsed time, which never goes backwards.
     pub fn least(&self) -> Duration {
         nanoseconds(self.read().least)
     }
@@ -108,7 +108,8 @@ impl Readings {
         Self { boot: nanos, raw: nanos, wall: nanos }
     }
 
-    /// Reads all clocks. Reads them again if the thread was preempted in between, since that would look like a step.
+    /// Reads all clocks. If the thread was preempted between two readings, reads all clocks again: the delay would look
+    /// like a step.
     fn together() -> Self {
         let mut boot = read(ClockId::Boottime);
         for _ in 0..4 {
@@ -126,8 +127,8 @@ impl Readings {
 /// Elapsed time in nanoseconds: the boot clock's time, corrected for the drift of the other clocks relative to it.
 #[derive(Debug, Default)]
 struct Elapsed {
-    /// Leads of the raw clock and the wall clock over the boot clock, at the first reading or when a step or slew was
-    /// last counted. Negative if a clock is behind.
+    /// Leads of the raw clock and the wall clock over the boot clock. Set at the first reading, and again whenever a
+    /// step or slew is counted. Negative if a clock is behind.
     noted: Option<[i128; 2]>,
     /// Total time that another clock has counted but the boot clock has not, up to the last change of `noted`.
     missed: i128,

@@ -22,7 +22,7 @@ impl Doorbell {
 
     /// Wakes the thread that is waiting for the doorbell. If no thread is waiting, the next wait ends at once.
     pub fn ring(&self) {
-        // This fails only after about 2^64 rings without a read.
+        // The write fails only after about 2^64 rings without a read.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 

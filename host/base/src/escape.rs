@@ -48,8 +48,8 @@ pub fn escape_json(json: String) -> String {
     safe
 }
 
-/// Returns true for characters that can control a terminal or break a line. They are all in the Basic Multilingual
-/// Plane, so each needs only one `\uXXXX` escape in JSON.
+/// Returns true for characters that can control a terminal or break a line. All of these characters are in the Basic
+/// Multilingual Plane, so each character needs only one `\uXXXX` escape in JSON.
 #[must_use]
 pub fn is_harmful(c: char) -> bool {
     c.is_control()

@@ -85,7 +85,8 @@ impl Deadline {
     }
 }
 
-/// The gate of one instance. The gate is open until it is closed or its deadline passes. It never reopens.
+/// The gate of one instance. The gate is open until it is closed or its deadline passes. A gate that was closed never
+/// reopens. If only the deadline has passed, a later deadline reopens the gate.
 #[derive(Debug)]
 pub struct Gate {
     deadline: Deadline,
@@ -156,7 +157,7 @@ impl Gate {
     }
 
     /// Notes that the process was paused until `now`. If `now` is past the deadline, the time allowed for the kill
-    /// starts again at `now`. This happens only once; otherwise, a process that always wakes late would never end.
+    /// starts again at `now`. The time restarts only once: otherwise, a process that always wakes late would never end.
     fn wakes(&self, now: Time) {
         let deadline = self.deadline.nanoseconds();
         if nanoseconds(now) >= deadline && self.woken.load(Ordering::Acquire) < deadline {

@@ -18,7 +18,7 @@ pub fn between(least: Duration, most: Duration) -> Duration {
 #[derive(Clone, Copy, Debug)]
 pub struct Moments {
     begin: Instant,
-    /// Random offset, so that two values that are created at the same time have different moments.
+    /// Random offset. Two values that are created at the same time therefore have different moments.
     before: Duration,
 }
 
@@ -31,10 +31,10 @@ impl Default for Moments {
 }
 
 impl Moments {
-    /// Returns the next shared moment between `least` and `most` after the last answer. The interval between shared
-    /// moments is the middle of this window, so a task that gets its answers promptly uses every moment. If there is no
-    /// shared moment in the window, returns a random time in the window. So a task that began at another time soon
-    /// works at the shared moments, too.
+    /// Returns the next shared moment between `least` and `most` after the last answer. Shared moments are (`least` +
+    /// `most`) / 2 apart, so a task that gets its answers promptly uses every moment. If there is no shared moment in
+    /// the window, returns a random time in the window. The random times soon bring a task that began at another time
+    /// to the shared moments.
     #[must_use]
     pub fn next(&self, answered: Instant, (least, most): (Duration, Duration)) -> Instant {
         let step = ((least + most) / 2).as_nanos().max(1);

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 
 use crate::escape::is_harmful;
 
-/// Quotes a string as one shell word. Every value in a proposed command or flag must be quoted, unless its type allows
-/// only plain characters, as election names and digests do.
+/// Quotes a string as one shell word. Use this function for every value in a proposed command or flag, unless the
+/// value's type allows only plain characters, as the types of election names and digests do.
 ///
-/// The word means the same to sh, bash, zsh and fish, unless the text contains control characters. A log cannot show
-/// those as they are, so the word then has the form `$'…'`. A shell that does not know this form reads a different text
-/// or refuses the word, but runs nothing.
+/// The word means the same to sh, bash, zsh and fish, unless the text contains control characters. A log escapes
+/// control characters, so a word for a text with control characters has the form `$'…'`. A shell that does not know
+/// this form reads a different text or refuses the word, but runs nothing.
 #[must_use]
 pub fn quoted(text: &str) -> Cow<'_, str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ':' | '@' | ',' | '+');
@@ -25,7 +25,7 @@ pub fn quoted(text: &str) -> Cow<'_, str> {
             // An argument cannot contain NUL.
             '\0' => word.push(char::REPLACEMENT_CHARACTER),
             _ if is_harmful(c) => push_bytes(&mut word, c),
-            // In some shell, a quote or a backslash without an escape would end the quoted word.
+            // In some shells, an unescaped quote or backslash would end the quoted word.
             '\'' | '\\' if has_harmful => push_bytes(&mut word, c),
             // Inside the quotes, fish treats a backslash as an escape.
             '\'' => word.push_str("'\\''"),

@@ -96,8 +96,8 @@ fn spread<T>(open: impl Fn(usize) -> Option<T>) {
 }
 
 /// Opens a connection and sends data. The connection's `number` selects the data: of every ten connections, one sends a
-/// complete request, one sends garbage, one sends an endless head, and one sends an endless body. The other six send
-/// half a head.
+/// complete request, one sends garbage, one sends up to 1 MiB of an unfinished head, and one sends up to 1 MiB of an
+/// unfinished body. The other six send half a head.
 fn ask(endpoint: Endpoint, number: usize) -> Option<TcpStream> {
     const HUGE: usize = 1 << 20;
     let mut stream = TcpStream::connect(endpoint.0).ok()?;

@@ -84,7 +84,7 @@ struct Finder {
 }
 
 impl Finder {
-    /// Creates a finder for `text`. The first byte of `text` must not occur in it again.
+    /// Creates a finder for `text`. The first byte of `text` must occur only once in `text`.
     fn of(text: &'static [u8]) -> Self {
         Self { text, matched: 0 }
     }

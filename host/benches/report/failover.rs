@@ -31,8 +31,8 @@ pub struct Effort {
 /// default.
 const LEASE: u32 = 2;
 const LEASE_ON_AZURITE: u32 = 15;
-/// Share of the lease for which the benchmark sleeps after the holder is lost. The lease lasts longer than this sleep,
-/// because the holder renewed it less than a sixth of the lease earlier.
+/// Time that the benchmark sleeps after it pauses the holder, as a share of the lease. The holder renewed the lease
+/// less than a sixth of the lease earlier, so the store still reports the lease as held after the sleep.
 const LEFT: f64 = 0.8;
 /// Pause between two terms of a leader. It gives the host time to prepare the next runner and to announce the term that
 /// has ended.
@@ -42,8 +42,7 @@ const POLL: f64 = 1.0;
 /// Number of writes in a hand-off. The leader marks the lease as released, and releases it. The next leader acquires
 /// the lease, writes the term, and claims the state.
 const WRITES: usize = 5;
-/// Upper bound on the time that a hand-off takes in addition to its writes, on a store over the network, in
-/// milliseconds.
+/// Upper bound on the time of a hand-off without its writes, in milliseconds. Applies to a store over the network.
 const OWN_PART: f64 = 10.0;
 /// Number of measurements in which, for comparison, the next leader waits until the lease has expired.
 const WAITED_OUT: usize = 3;

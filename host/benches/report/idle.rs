@@ -32,8 +32,8 @@ const COUNTS: [usize; 3] = [1, 10, 100];
 /// Number of pairs of a leader and a standby on the embedded store.
 const PAIRS: usize = 3;
 
-/// Measures memory and CPU time on the embedded store, for one group of hosts after another. Groups running at the same
-/// time would compete for the CPU caches, and the same work takes twice as long with cold caches.
+/// Measures memory and CPU time on the embedded store. Runs only one group of hosts at a time: several groups would
+/// compete for the CPU caches, and work takes twice as long with cold caches.
 pub fn at_rest(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     let mut rows = pairs_at_rest(module, window)?;
     let crowds = COUNTS.iter().map(|count| Crowd::start(module, *count, None)?.at_rest(window));

@@ -7,11 +7,11 @@ use core::time::Duration;
 use crate::record::Version;
 use crate::timing::{LONGEST_POLL, Time};
 
-/// The highest priority. A node with this priority never lets other nodes take a free lease first.
+/// The highest priority. A node with this priority takes a free lease without the delay that lower priorities cause.
 pub const HIGHEST_PRIORITY: u8 = 100;
 
-/// Time for which a node with priority 0 lets other nodes take a free lease first. Other nodes need less time than this
-/// to read the lease and request it.
+/// Time for which a node with priority 0 lets other nodes take a free lease first. Other nodes need less time to read
+/// and request the lease.
 const MAX_DEFERRAL: Duration = Duration::from_secs(2);
 
 /// Time after which a node takes a free lease even if its host has reached its leadership quota (`--max-leaderships`).
@@ -31,7 +31,8 @@ pub struct Eligibility {
     pub chosen: Option<Chosen>,
     /// This node's priority, from 0 to [`HIGHEST_PRIORITY`]. Nodes with a higher priority take a free lease earlier.
     pub priority: u8,
-    /// The version of the steering object from which the host derived these conditions.
+    /// The version of the steering object (the operators' commands in the store) from which the host derived these
+    /// conditions.
     pub steering: SteeringVersion,
 }
 
@@ -75,7 +76,7 @@ impl SteeringVersion {
 /// A command that prevents this node from leading.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Ineligibility {
-    /// The id of the command. Once this ineligibility has ended, a command with the same id does not start another one.
+    /// The id of the command. Once this ineligibility has ended, the elector ignores commands with the same id.
     pub id: String,
     /// The cause.
     pub cause: IneligibleCause,
@@ -83,8 +84,8 @@ pub struct Ineligibility {
     pub reason: String,
     /// The time at which the ineligibility ends; `None` if only a later input can end it.
     pub until: Option<Time>,
-    /// Time from the moment at which the node gives up the lease to the end of the ineligibility, if the ineligibility
-    /// then ends before `until`. Only used if the node held the lease when the ineligibility began.
+    /// Maximum duration of the ineligibility after the node has given up the lease. Applies only if the node held the
+    /// lease when the ineligibility began.
     pub after_release: Option<Duration>,
 }
 
@@ -130,8 +131,8 @@ pub struct Chosen {
     pub by_operator: bool,
 }
 
-/// Returns the longest delay that priority and the host's leadership quota can add to a takeover if no other node is
-/// available. `has_quota` is true if the host may lead fewer elections than it takes part in.
+/// Returns the longest delay that the priority and the host's leadership quota can add to a takeover if no other node
+/// is available. `has_quota` is true if the quota is smaller than the number of elections in which the host takes part.
 #[must_use]
 pub fn longest_deferral(priority: u8, has_quota: bool) -> Duration {
     // A node polls exactly when the deferral for its priority ends. `TAKE_ANYWAY_AFTER` can end between two polls, so

@@ -1,8 +1,8 @@
-//! Messages between the nodes of an election, which supplement the store.
+//! Messages between the nodes of an election. With them, a standby notices changes sooner and polls the store less.
 //!
 //! Hints are untrusted. A hint can make a standby read earlier or later (by at most [`LISTENING_POLL`]), or can turn
-//! the read into a survey. Decisions about the lease depend only on what was read, and each acquire carries the version
-//! that the read returned. [`Hint::Look`] also makes a holder renew earlier.
+//! the read into a [survey](crate::Op::Survey). Decisions about the lease depend only on the store's answers, and each
+//! acquire carries the version that the read returned. [`Hint::Look`] also makes a holder renew earlier.
 
 use alloc::string::String;
 use core::time::Duration;
@@ -42,17 +42,18 @@ pub enum Hint {
         term: Term,
         /// Time since the sender sent its last successful renewal.
         age: Duration,
-        /// This node's place in the order of succession, counted from 0, if it has one.
+        /// This node's place in the leader's order of succession, counted from 0, if any. The first nodes in this order
+        /// read a free lease soonest.
         place: Option<u32>,
     },
     /// A node announces that it is giving up the lease.
     GivesUp {
         /// The sender's incarnation.
         from: String,
-        /// See [`Hint::Leads`].
+        /// See `place` in [`Hint::Leads`].
         place: Option<u32>,
     },
-    /// Messages from a node no longer arrive.
+    /// This node no longer receives messages from another node.
     Silent {
         /// The silent node's incarnation.
         from: String,

@@ -1,15 +1,19 @@
 //! Baton's elector: decides, without I/O, which node leads an election.
 //!
-//! All decisions about leadership are made here, by a state machine: [`Elector`]. It has no clock, threads, randomness
-//! or network of its own. The host passes in the time, the lease store's answers and the instance's events. The elector
-//! returns a list of [`Effect`]s to carry out, and the time of its next wake-up. So each decision can be printed,
-//! replayed and tested in a simulation. Because the crate is `no_std`, the compiler checks that there is no other input
-//! or output.
+//! The state machine [`Elector`] makes all decisions about leadership. It has no clock, threads, randomness or network
+//! of its own. The host passes in the time, the lease store's answers and the instance's events. The elector returns a
+//! list of [`Effect`]s to carry out, and the time of its next wake-up. So each decision can be printed, replayed and
+//! tested in a simulation. Because the crate is `no_std`, the compiler checks that there is no other input or output.
 //!
-//! The modules, in the order in which to read them: [`record`] defines what the store contains, [`request`] the
-//! requests to the store and its answers, [`timing`] the times at which things must happen, [`hint`] the messages
-//! between nodes, [`eligibility`] the conditions under which a node may lead, and [`port`] the elector's inputs and
-//! effects. [`elector`] makes the decisions.
+//! The modules, in the order in which to read them:
+//!
+//! - [`record`]: an election's data in the store
+//! - [`request`]: the requests to the store, and the store's answers
+//! - [`timing`]: the times by which a holder must act
+//! - [`hint`]: the messages between nodes
+//! - [`eligibility`]: the conditions, other than the lease, under which a node may lead
+//! - [`port`]: the elector's inputs and effects
+//! - [`elector`]: the decisions
 //!
 //! # Example
 //! An elector in virtual time, up to its first request:

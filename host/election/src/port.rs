@@ -20,7 +20,7 @@ pub struct Settings {
     pub timing: Timing,
     /// The shortest and the longest lease that the store supports.
     pub lease_range: (Duration, Duration),
-    /// Wait between the end of an instance that returned ok and the next term under the same lease.
+    /// Wait between the end of an instance that returned ok and the start of the next instance (`--restart-delay`).
     pub pause: Duration,
     /// The action to take after an instance has returned ok.
     pub on_done: OnDone,
@@ -58,7 +58,7 @@ pub struct ModuleVersion {
 /// The versions that a node could run, all ready to start.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
 pub struct Plan {
-    /// The version to serve as soon as this node leads. If there is none, the node does not contend for the lease.
+    /// The version to serve as soon as this node leads. If there is none, the node does not request the lease.
     pub module: Option<ModuleVersion>,
     /// The version to serve if `module` turns out to be bad. It is set only while `module` is on probation.
     pub fallback: Option<ModuleVersion>,
@@ -83,14 +83,14 @@ pub enum OnDone {
 /// The time of an input.
 #[derive(Clone, Copy, Debug, Hash)]
 pub struct Now {
-    /// The host's clock: an upper bound on the elapsed time. It limits how long a holder may still act.
+    /// The host's clock: an upper bound on the elapsed time. A holder's deadlines are measured on this clock.
     pub time: Time,
-    /// A lower bound on the elapsed time, from the slowest of the clocks that nobody can set. The elector uses it to
-    /// wait until another node's instance has ended. A wall clock could end that wait too early, by stepping forward.
-    /// The elector also uses this bound to detect that the host was paused.
+    /// A lower bound on the elapsed time, from the slowest of the host's clocks that nobody can set. The elector uses
+    /// this bound to wait until another node's instance has ended. A wall clock could end that wait too early, by
+    /// stepping forward. The elector also uses this bound to detect that the host was paused.
     pub least: Duration,
-    /// Wall-clock time since the Unix epoch. It is recorded for people to read. No wait for another instance depends on
-    /// it.
+    /// Wall-clock time since the Unix epoch. The elector records it, and uses it for pauses and to skip unknown terms.
+    /// No wait for another instance depends on it.
     pub wall: Duration,
 }
 
@@ -106,8 +106,8 @@ pub enum Input {
         /// The answer.
         result: Result<Reply, StoreError>,
     },
-    /// Passed in instead of an answer if the host has not sent this acquire, because it has reached its leadership
-    /// quota. The host may withhold only requests with [`within_quota`](Effect::Request::within_quota).
+    /// The host has not sent this acquire or reclaim, because the host has reached its leadership quota. No answer
+    /// follows. The host may withhold only requests with [`within_quota`](Effect::Request::within_quota).
     NotSent {
         /// The request.
         id: RequestId,
@@ -116,13 +116,13 @@ pub enum Input {
     },
     /// The instance's guest is running. The host may learn this late, or never.
     Begun,
-    /// The instance is gone: its wasmtime store is dropped, and everything that it started has ended.
+    /// The instance is gone: its wasmtime store is dropped, and everything that the instance started has ended.
     Gone {
         /// The way in which the instance ended.
         end: End,
     },
-    /// The instance's process was killed or is exiting, but the operating system has not finished removing it. None of
-    /// its code is running any more, but the instance is not gone yet.
+    /// The instance's process was killed or is exiting, but the operating system has not finished removing it. The
+    /// process runs no code any more, but the instance is not gone yet.
     Dying,
     /// The versions that this node could run have changed.
     Plan(Plan),
@@ -159,7 +159,7 @@ pub enum End {
     /// The instance trapped, or could not even be started. A retry on this node may succeed.
     Crashed(String),
     /// This node could not start the instance, for a reason that says nothing about the version: a secret or a granted
-    /// folder is missing, the store did not answer the request to claim the state, or the system lacks processes,
+    /// folder is missing, the store failed to carry out the claim of the state, or the system lacks processes, file
     /// descriptors, memory or disk space. This end does not affect the version's probation, and does not count as a
     /// failure in the record.
     Unable(String),
@@ -183,7 +183,7 @@ pub enum StopReason {
     LeaseLost,
     /// This node is giving up leadership.
     StepDown,
-    /// A newer module takes over under the same lease.
+    /// Another module takes over under the same lease: a newer one, or the previous one after a rollback.
     Replaced,
     /// The host is shutting down.
     Shutdown,
@@ -201,8 +201,8 @@ pub enum Effect {
         op: Op,
         /// The timeout for the answer.
         timeout: Duration,
-        /// True if the host may withhold this acquire because it has reached its leadership quota. It then returns
-        /// [`Input::NotSent`]. No earlier request has used the acquire's lease id.
+        /// True if the host may withhold this acquire or reclaim because the host has reached its leadership quota. The
+        /// host then passes in [`Input::NotSent`]. No earlier request has used the request's new lease id.
         within_quota: bool,
     },
     /// Start an instance that serves `term`.
@@ -211,14 +211,14 @@ pub enum Effect {
         term: Term,
         /// The version that the instance runs.
         version: ModuleVersion,
-        /// The time from which the instance's effects are refused. [`Effect::Extend`] can change it.
+        /// The time from which the gate refuses the instance's effects. [`Effect::Extend`] can change it.
         deadline: Time,
         /// The time at which the host ends its own process if the instance is neither gone nor dying.
         abort_at: Time,
     },
     /// Move the instance's deadlines after a renewal. A gate that has closed stays closed.
     Extend {
-        /// The time from which the instance's effects are refused.
+        /// The time from which the gate refuses the instance's effects.
         deadline: Time,
         /// The time at which the host ends its own process if the instance is neither gone nor dying.
         abort_at: Time,
@@ -264,7 +264,7 @@ pub enum Effect {
         /// The version that is served instead.
         instead: Option<ModuleVersion>,
     },
-    /// Send a message to the other nodes. Nothing depends on its delivery.
+    /// Send a message to the other nodes. Baton's promises do not depend on the message's delivery.
     Tell(Word),
     /// Report an event to the operator.
     Report(Report),
@@ -325,7 +325,7 @@ pub enum Report {
         error: StoreError,
         /// The time since the last renewal known to have succeeded.
         since_renewal: Duration,
-        /// The time until effects are refused.
+        /// The time until the gate refuses effects.
         remaining: Duration,
     },
     /// Renewals succeed again.
@@ -333,9 +333,9 @@ pub enum Report {
         /// The time since the last successful renewal before this one.
         after: Duration,
     },
-    /// The instance returned ok, and the next term begins under the same lease after the pause.
+    /// An instance returned ok, perhaps under the previous holder, and the next instance starts after the pause.
     Pausing {
-        /// The length of the pause.
+        /// The remaining length of the pause.
         wait: Duration,
     },
     /// An instance has failed, and the next term begins under the same lease after `wait`.
@@ -347,7 +347,7 @@ pub enum Report {
         /// Number of consecutive failures.
         failures: u32,
     },
-    /// A command has started to prevent this node from leading, or a different command now does. Maintenance is not
+    /// A command now prevents this node from leading. Reported again if a different command applies. Maintenance is not
     /// reported here.
     Ineligible {
         /// The command that applies.

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 /// An election's name: 1 to 63 characters of `a-z`, `0-9` and `-`, starting with a letter.
 ///
-/// These rules are those of the strictest store, so a valid name works in every store.
+/// These are the rules of the strictest store, so a valid name works in every store.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ElectionName(String);
 
@@ -45,9 +45,9 @@ impl fmt::Display for ElectionName {
 /// A term's number: the fencing token. It only rises; 0 means that no term has begun yet.
 pub type Term = u64;
 
-/// Exclusive upper limit for terms. No election reaches it, even with a million terms per second. So if an object
-/// contains this term or a higher one, no holder wrote the object. Much higher terms would not fit into every store,
-/// and the next term could overflow.
+/// Exclusive upper limit for terms. No election reaches this limit, even with a million terms per second. So if an
+/// object contains this term or a higher one, no holder wrote the object. The limit prevents terms that do not fit into
+/// every store, and an overflow of the next term.
 pub const HIGHEST_TERM: Term = 1 << 62;
 
 /// The random id of one acquisition of the lease: a UUID (version 4), as Azure requires.
@@ -100,29 +100,31 @@ pub struct Record {
     /// The node that began the term. `None` if no term has begun, or while a new holder waits until another instance
     /// has ended.
     pub node: Option<String>,
-    /// The incarnation of that node: an id that is unique to one run of its host.
+    /// The incarnation of `node`, or of the record's writer if `node` is `None`: an id that is unique to one run of a
+    /// host.
     pub incarnation: String,
     /// The time at which the term began, as wall-clock time since the Unix epoch. It is only for people to read; no
     /// rule depends on it.
     pub since: Duration,
-    /// The length of the lease under which the term began (D).
+    /// The length of the lease under which the term began (D). If `node` is `None`, the longest lease under which
+    /// another instance may still be running.
     pub lease: Duration,
-    /// The digest of the module that ran (`sha256:` and 64 hexadecimal digits). `outcome` and `failures` refer to this
+    /// The digest of the term's module (`sha256:` and 64 hexadecimal digits). `outcome` and `failures` refer to this
     /// module.
     pub module: Option<String>,
-    /// The final outcome of the election, if it has ended. No node then starts the module again.
+    /// The final outcome of the election, if the election has ended. No node then starts the module again.
     pub outcome: Option<Outcome>,
     /// Number of consecutive failures, across all nodes.
     pub failures: u32,
     /// True if no instance of this term or of an earlier term can still be running. A holder sets this mark after its
     /// instance is gone and before it releases the lease. A node also sets the mark when it creates the record of an
     /// election that no node has ever led. If the lease is free without the mark, no holder released it. Instead, the
-    /// lease was broken or expired, and then a client wrote to the object without a lease id, which made the lease
-    /// free.
+    /// object was deleted and created again, or a client made the lease free: it wrote to the object without a lease id
+    /// after the lease had expired or was broken.
     pub released: bool,
-    /// The wall-clock time since the Unix epoch before which no node begins the module's next term (`--restart-delay`),
-    /// if the last instance returned ok. If clocks differ, the pause may be shorter than `--restart-delay`, but never
-    /// longer.
+    /// The end of the pause after an instance has returned ok, as wall-clock time since the Unix epoch. No node starts
+    /// the module's next instance before then. If clocks differ, a node may wait for less than `--restart-delay`, but
+    /// never for more.
     pub paused_until: Option<Duration>,
 }
 
@@ -152,17 +154,17 @@ pub enum LeaseState {
     Free,
     /// The lease expired: its holder neither renewed nor released it.
     Expired,
-    /// The lease has not expired, but its holder is dead. The store itself has established this while answering the
-    /// request, from a witness that cannot be wrong. The witness shows that every process of the incarnation in the
-    /// record has exited. The record shows that this incarnation began its term under this lease. A store without such
-    /// a witness never reports this state.
+    /// The lease has not expired, but its holder is dead. While the store answered the request, it checked a witness
+    /// that cannot be wrong, such as the kernel's file locks: every process of the incarnation in the record has
+    /// exited. The record shows that this incarnation began its term under this lease. A store without a witness never
+    /// reports this state.
     Abandoned {
         /// The id under which the dead holder held the lease.
         holder: LeaseId,
     },
     /// The lease has not expired, but its holder is dead, with the same certainty as in [`Abandoned`](Self::Abandoned).
-    /// In addition, this node has found the lease's id in the holder's note. With this id, it can resume the lease. A
-    /// store without such notes never reports this state.
+    /// In addition, this host has found the lease's id in a note: a file in which the dead host saved the id on this
+    /// machine. With this id, this node can resume the lease. A store without notes never reports this state.
     Reclaimable {
         /// The id under which the dead holder holds the lease.
         holder: LeaseId,
@@ -174,7 +176,7 @@ pub enum LeaseState {
 }
 
 impl LeaseState {
-    /// True if no other client can acquire the lease.
+    /// True if only the current holder can use the lease.
     pub fn is_held(self) -> bool {
         match self {
             Self::Held | Self::HeldForever | Self::Breaking => true,
@@ -200,8 +202,8 @@ pub enum Snapshot {
 }
 
 impl Snapshot {
-    /// True if the record contains this term or a higher one. Until the record does, other objects that contain the
-    /// term must be kept.
+    /// True if the record contains this term or a higher one. Until then, a node's announcement may be the only object
+    /// that contains the term, so the announcement must be kept.
     #[must_use]
     pub fn names(&self, term: Term) -> bool {
         self.term() >= term

@@ -28,7 +28,7 @@ pub enum Op {
         record: Record,
     },
     /// Acquires the lease if the object still has `version`. If the id already holds the lease, the request succeeds
-    /// and restarts the lease's full length. Answered by [`Reply::Done`].
+    /// and restarts the lease with `length`. Answered by [`Reply::Done`].
     Acquire {
         /// The id under which to hold the lease.
         id: LeaseId,
@@ -49,7 +49,7 @@ pub enum Op {
     Reclaim {
         /// The id under which the dead holder holds the lease.
         from: LeaseId,
-        /// The new id of the lease. No earlier request has used it.
+        /// The new id of the lease. No request has used it, except earlier attempts of this reclaim.
         id: LeaseId,
         /// The version that the object must have.
         version: Version,
@@ -127,20 +127,20 @@ pub enum StoreError {
     /// The lease cannot be acquired or reclaimed: another client holds it, or it is being broken.
     #[error("the lease is held by another client")]
     Held,
-    /// The lease is certainly no longer held with the request's lease id. It expired and another client acquired it,
-    /// or it was broken, released or deleted.
+    /// The request's lease id certainly no longer holds the lease. The lease was broken or released, the lease expired
+    /// and another client acquired it, or the object was deleted.
     #[error("the lease is lost: {0}")]
     Lost(String),
     /// The object does not have the required version, or the object to be created already exists. Read the object
     /// again.
     #[error("the record has changed")]
     Conflict,
-    /// The request may or may not have been carried out. Causes are a timeout, a broken connection, or a response with
-    /// status 403, 429 or 5xx.
+    /// The store may or may not have carried out the request. Causes are a timeout, a broken connection, or a response
+    /// with a status such as 429 or 5xx.
     #[error("{0}")]
     Unknown(String),
-    /// The request was not carried out: an account, container or permission is missing, or a database file cannot be
-    /// used.
+    /// The store did not carry out the request: an account, container or permission is missing, or a database file
+    /// cannot be used.
     #[error("{0}")]
     Misconfigured(String),
 }

@@ -1,4 +1,4 @@
-//! Times at which things must happen, as fractions of the lease's length D.
+//! The times by which a holder must act, as fractions of the lease's length D.
 //!
 //! All times are counted from a moment just before the last successful request (acquire or renew) was sent. The store
 //! starts to count D only when it carries out the request, so the lease always expires later in the store than these
@@ -73,7 +73,7 @@ pub enum TimingError {
         /// The longest lease that the store supports.
         max: Duration,
     },
-    /// Freeing the memory may take longer than the time between the deadline and 0.93 D.
+    /// Freeing an instance's memory may take longer than the time between the deadline and 0.93 D.
     #[error(
         "freeing {} MiB of guest memory may take {drop:?}, but a lease of {lease:?} leaves {room:?} before the host ends itself: raise `--lease` or lower `--max-memory`", memory.div_ceil(1 << 20)
     )]
@@ -197,9 +197,9 @@ impl Timing {
         self.lease + LONGEST_POLL
     }
 
-    /// The longest pause that may go unnoticed: even if it delays the end of the host, no instance outlives the lease.
-    /// It is the part of D that is left after 0.93 D and the last log messages, minus D/100 for late wake-ups and clock
-    /// errors.
+    /// The longest pause that is safe even if the host does not notice the pause. Even if the pause delays the end of
+    /// the host, no instance outlives the lease. The result is the part of D that is left after 0.93 D and the last
+    /// log messages, minus D/100 for late wake-ups and clock errors.
     pub fn tolerated_pause(&self) -> Duration {
         self.lease - self.abort_after() - self.last_words() - self.lateness()
     }
@@ -215,17 +215,19 @@ impl Timing {
         self.lease / 100
     }
 
-    /// The longest store outage that a leader survives. It is 0.7 D minus these three durations: the longest time since
-    /// the last renewal when the outage starts (D/6), the timeout of an attempt that is under way when the outage ends
-    /// (D/12), and the wait before the next attempt (D/15).
+    /// The longest store outage that a leader survives. The result is 0.7 D minus these durations:
+    ///
+    /// - the longest time since the last renewal when the outage starts (D/6)
+    /// - the timeout of an attempt that is under way when the outage ends ([`try_timeout`](Self::try_timeout))
+    /// - the longest wait before the next attempt (D/15)
     pub fn tolerated_outage(&self) -> Duration {
         self.at_risk_after() - self.renew_after() - self.try_timeout() - self.retry_range().1
     }
 }
 
-/// The time at which a host ends its own process because an instance is neither gone nor dying: `abort_at`, or later if
-/// the whole host was paused and woke up after the `deadline`, at `woken`. The gate refused everything during the
-/// pause, so the time allowed for the kill starts again at the wake-up.
+/// The time at which a host ends its own process because an instance is neither gone nor dying. This time is usually
+/// `abort_at`. If the whole host was paused and woke up at `woken`, after the `deadline`, the time allowed for the kill
+/// starts again at the wake-up. This is safe, because the gate refused all effects during the pause.
 #[must_use]
 pub fn overdue_at(deadline: Time, abort_at: Time, woken: Option<Time>) -> Time {
     let woken = woken.filter(|woken| *woken >= deadline);

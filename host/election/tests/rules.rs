@@ -24,7 +24,7 @@ fn released_lease_is_acquired_at_once_with_next_term() {
     let written = scene.answer(Ok(Reply::Done));
     let Op::Write { id: under, version, record } = only_request(&written) else { panic!("{written:?}") };
     assert_eq!((under, version.0.as_str(), record.term, record.failures), (id, "v1", 7, 0));
-    // Both times count from just before the acquire was sent, not from the answer to the acquire or from the write.
+    // Both times count from the moment the acquire was sent, not from the answer to the acquire or from the write.
     let (deadline, abort_at) = (scene.sent + D * 8 / 10, scene.sent + D * 93 / 100);
     let started = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
     assert_eq!(started, [Effect::Start { term: 7, version: module(0), deadline, abort_at }]);
@@ -207,9 +207,9 @@ fn refused_acquire_is_followed_by_reading_and_new_id() {
 
 #[test]
 fn unsent_acquire_changes_nothing() {
-    // No node has ever led this election, so the first holder need not wait. After an acquire without a clear answer,
-    // the first holder would have to wait, because another node might have led. The host does not send the acquires in
-    // this test, so the first holder still need not wait.
+    // No node has ever led this election, so the first holder need not wait. If the host sent an acquire and got no
+    // clear answer, the first holder would have to wait, because another node might have led. In this test, the host
+    // holds the first acquires back, so the first holder need not wait.
     let mut scene = Scene::new();
     let created = scene.reads(Snapshot::Nothing);
     let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
@@ -678,7 +678,7 @@ fn node_follows_only_after_release_is_carried_out() {
     scene.answer(Ok(Reply::Done));
     assert!(scene.elector.follows() && !scene.elector.holds_lease(), "{:?}", scene.told);
     assert_eq!(scene.elector.deadline(), None);
-    // A node that has requested the lease may hold it without knowing that.
+    // The node gets no clear answer to its acquire, so it may hold the lease without knowing.
     scene.input(Input::Plan(plan(0, None)));
     scene.acquires(object(LeaseState::Free, Some(record(2, "this"))));
     scene.answer(Err(unknown()));
@@ -1335,7 +1335,7 @@ fn pause_continues_at_next_leader_and_death_is_no_failure() {
         (LeaseState::Free, 4, SECOND * 4),
         (LeaseState::Expired, 4, SECOND * 4),
         (LeaseState::Abandoned { holder }, 4, SECOND * 4),
-        // The clock of the node that wrote the pause may be years ahead.
+        // The clock of the node that wrote `paused_until` may be years ahead.
         (LeaseState::Free, 1_000_000, SECOND * 10),
         (LeaseState::Free, 0, Duration::ZERO),
     ] {
@@ -1506,10 +1506,10 @@ fn failed_recall_is_repeated_or_waited_out() {
         scene
     };
     assert!(contends().now >= Time::default() + D);
-    // The record may not contain the latest term, so the wait must be as long as the longest possible lease. After the
-    // wait, the node sends another recall. If this recall returns no later term, the record's term was the latest. If
-    // this recall fails, the next term skips all terms that may have begun. The elector computes the number of these
-    // terms from the wall clock, which may be slow or far ahead.
+    // The node waits for the length of the recorded lease (D), and then sends another recall. If this recall returns no
+    // later term, the record's term was the latest. If this recall fails, the node waits until the longest possible
+    // lease has expired, and the next term skips all terms that may have begun. The elector computes the number of
+    // these terms from the wall clock, which may be slow or far ahead.
     let beyond = |seconds: u64| seconds.max(1) * (1 << 20) + if seconds == 0 { 3 } else { 0 } + 1;
     for (mut scene, told, least, (wall, term)) in [
         (contends(), Ok(3), D, (0, 4)),
@@ -1854,7 +1854,7 @@ fn following() -> Scene {
     scene
 }
 
-/// A hint by the record's leader that it leads.
+/// A hint in which the leader that [`following`] has read reports that it leads.
 fn leads(term: Term, age: Duration, place: Option<u32>) -> Input {
     Input::Hint(Hint::Leads { from: record(6, "other").incarnation, term, age, place })
 }
@@ -2132,8 +2132,8 @@ fn early_acquire_in_doubt_is_repeated_while_lease_is_held() {
     let mut scene = Scene::new();
     let asked = scene.acquires(marked(LeaseState::Held));
     assert_eq!(scene.answer(Err(unknown())), []);
-    // The store may still carry out the earlier request once the lease is released. Only this node could then use the
-    // lease, so it must repeat the request with the same id.
+    // The store may still carry out the earlier request once the lease is released. The lease would then have the id in
+    // that request, so the node must repeat the request with that id.
     for _ in 0..3 {
         let again = only_request(&scene.wakes());
         assert!(matches!(again, Op::Acquire { id, .. } if id == asked), "{again:?}");
@@ -2518,7 +2518,7 @@ struct Scene {
     wall: Duration,
     /// The number of inputs so far.
     inputs: u32,
-    /// The request that has not been answered yet.
+    /// The request that the scene has not answered yet.
     pending: Option<RequestId>,
     /// True if `pending` is a write.
     asked_to_write: bool,
@@ -2624,7 +2624,7 @@ impl Scene {
         done
     }
 
-    /// Answers all requests until an instance starts, and returns its version.
+    /// Answers all requests until an instance starts. Returns the instance's version.
     fn run_until_started(&mut self) -> ModuleVersion {
         loop {
             let effects = match self.pending {
@@ -2735,7 +2735,8 @@ impl Scene {
         }
     }
 
-    /// Answers the pending request successfully. If none is pending, advances time to the next wake-up.
+    /// Answers a pending recall with `recalled`, and any other pending request with success. If no request is pending,
+    /// advances time to the next wake-up.
     fn goes_on(&mut self) -> Vec<Effect> {
         match self.pending {
             Some(_) if self.asked_to_write => self.answer(Ok(Reply::Version(Version("v2".to_string())))),

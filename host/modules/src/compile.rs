@@ -45,7 +45,8 @@ const TOO_SLOW: u8 = 4;
 /// limit is generous, because the machine may be busy.
 const PATIENCE: (u32, Duration) = (10, Duration::from_secs(600));
 
-/// Length of a compiler's turn. On two CPUs, even the largest modules seen in practice compile in half of this time.
+/// Length of a compiler's turn (see [`Turns`]). On two CPUs, even the largest modules seen in practice compile in half
+/// of this time.
 const TURN: Duration = Duration::from_secs(10);
 
 /// Maximum number of compilers that run at the same time. Each compiler may use 4 GiB of memory.
@@ -54,7 +55,7 @@ const AT_ONCE: usize = 2;
 /// Limit on a compiler's memory, in bytes: 64 times the size of the largest module.
 const MEMORY: u64 = 4 << 30;
 
-/// Maximum number of compiling threads. This leaves the other CPUs to the instances.
+/// Maximum number of compiling threads. The limit leaves the other CPUs to the instances.
 const THREADS: usize = 4;
 
 /// Maximum size of the child's error message, in bytes. The rest is discarded.
@@ -77,7 +78,7 @@ pub struct Compiler {
 /// Limits the number of concurrent compilers. Normally, only one compiler runs at a time, which needs the least memory.
 /// If a compiler is still running when its turn ends, it continues in parallel with the next compiler, so that a slow
 /// module does not delay other modules. An election compiles only one module at a time, so a single election cannot
-/// occupy all places.
+/// occupy both places.
 #[derive(Debug)]
 struct Turns {
     places: Semaphore,
@@ -223,7 +224,7 @@ impl Compiler {
             Some(code) if code == i32::from(TOO_SLOW) => CompileError::TooSlow,
             None if status.signal() == Some(libc::SIGXCPU) => CompileError::TooSlow,
             // The child never kills itself with SIGKILL. The signal most likely comes from the kernel: when memory runs
-            // out, it kills the child before other processes.
+            // out, the kernel kills the child before other processes.
             None if status.signal() == Some(libc::SIGKILL) => CompileError::Killed,
             _ => CompileError::Broken(describe_exit(status, &said)),
         })

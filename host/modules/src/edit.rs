@@ -67,8 +67,8 @@ impl Unusable for VersionListError {
 /// An attempt whose write may have succeeded. The write can still succeed until the list on which it was based is
 /// replaced.
 struct Doubt<T> {
-    /// The version that became the newest through this attempt, if any. Any other change can be repeated without
-    /// further effect.
+    /// The version that became the newest through this attempt, if any. A change that makes no version the newest can
+    /// be repeated without further effect.
     newest: Option<ListedVersion>,
     answer: T,
 }

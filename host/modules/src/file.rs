@@ -196,7 +196,8 @@ impl FileSource {
     }
 }
 
-/// The metadata of the module's file and of its signature's file. A change shows without reading the files.
+/// The metadata of the module's file and of its signature's file. The source compares this metadata to detect a change
+/// without reading the files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Sight {
     module: Option<Stamp>,

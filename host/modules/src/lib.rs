@@ -1,7 +1,7 @@
 //! A module's path from its source to an instance: fetching, verifying, compiling, and choosing the version to run.
 //!
-//! A source **offers** bytes. Every node **prepares** them: it verifies, compiles and links them ahead of time. Only
-//! then does a supervisor receive the version, as part of its **supply**. Running a version leads to a **judgement**,
+//! A source **offers** bytes. Every node **prepares** them: it verifies, compiles and links them ahead of time. After
+//! that, the supervisor receives the version as part of its **supply**. Running a version leads to a **judgement**,
 //! which is recorded in the election's [`VersionList`], so that every node knows about the judgement.
 //!
 //! - `source` defines what a source is. The sources are `file`, `oci` and the store itself. `watch` gives hints when
@@ -68,7 +68,7 @@ impl PreparedVersion {
 /// The versions that a node could run in an election.
 #[derive(Clone, Default)]
 pub struct Supply {
-    /// The version to run as leader. If there is none, the node does not contend for the lease.
+    /// The version to run as leader. If there is no such version, the node does not contend for the lease.
     pub current: Option<PreparedVersion>,
     /// The version to fall back to. Set only while the current version is on probation.
     pub fallback: Option<PreparedVersion>,

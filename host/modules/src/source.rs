@@ -12,7 +12,7 @@ pub struct Offer {
     pub signature: Option<String>,
 }
 
-/// A location outside the store that names a module. Over time, it may name different modules.
+/// A location outside the store that names a module, and may later name another module.
 #[async_trait]
 pub trait Source: Send {
     /// Waits until the module changes, and returns the new module. The first call returns the current module. A source
@@ -30,7 +30,8 @@ pub enum SourceError {
     /// The source is currently unreachable. The next call retries.
     #[error("{0}")]
     Unreachable(String),
-    /// The content is not a module, or this host must not read it. The error lasts until somebody fixes the cause.
+    /// The content is not a module, or this host is not permitted to read the content. The error lasts until somebody
+    /// fixes the cause.
     #[error("{0}")]
     Unusable(String),
 }

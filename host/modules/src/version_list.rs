@@ -22,7 +22,7 @@ const LARGEST: usize = 512 << 10;
 /// Maximum size of an object that is parsed, in bytes. Larger than [`LARGEST`], to leave room for verdicts. The size is
 /// limited because parsing needs many times the object's size in memory.
 const LARGEST_READ: usize = 8 * LARGEST;
-/// Highest valid serial. Even a million pushes per second would not reach it.
+/// Highest valid serial. At a million pushes per second, reaching this serial would take more than 100,000 years.
 const HIGHEST_SERIAL: u64 = 1 << 62;
 /// Maximum number of kept rejections of modules that were not pushed.
 const UNPUSHED: usize = 20;
@@ -254,7 +254,7 @@ impl VersionList {
     }
 
     /// Records the verdict on a pushed version. The verdict does not apply to a later publication of the same digest. A
-    /// rejection is final. If only one version is not rejected, it cannot be rejected. Returns true if the list has
+    /// rejection is final. The last version that is not rejected cannot be rejected. Returns true if the list has
     /// changed.
     pub fn judge(&mut self, judgement: &Judgement, node: &str, at: &str) -> bool {
         let version = &judgement.version;

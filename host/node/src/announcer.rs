@@ -1,6 +1,6 @@
-//! A node's announcements. They report the node's modules and state to operators, and tell other nodes the highest term
-//! that the node has seen. Leadership does not depend on announcements, so a failed announcement is retried, but not
-//! logged.
+//! A node's announcements. The announcements report the node's modules and state to operators, and tell other nodes the
+//! highest term that the node has seen. Leadership does not depend on announcements, so a failed announcement is
+//! retried, but not logged.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ const WITHDRAWS_WITHIN: Duration = Duration::from_secs(1);
 const TIDIES_EVERY: Duration = Duration::from_secs(600);
 const TIDIES_WITHIN: Duration = Duration::from_secs(120);
 
-/// Properties of a node that other nodes and operators see. They do not change while the node runs.
+/// Properties of a node that other nodes and operators see. The properties do not change while the node runs.
 #[derive(Clone, Debug, Default)]
 pub struct NodeProperties {
     /// Human-readable labels.
@@ -140,8 +140,8 @@ impl Announcer {
             let holds = self.holds.borrow_and_update().clone();
             let next = self.announcement(&view, holds);
             let wait = announced.said.as_ref().and_then(|said| {
-                // At shutdown, this node soon withdraws its announcement. An update before that would only compete with
-                // the successor's requests to the store.
+                // At shutdown, this node soon withdraws its announcement. Another update would only compete with the
+                // successor's requests to the store.
                 let waits_for_end = view.is_leaving && said.term == next.term;
                 outdated_after(said, &next).filter(|_| !waits_for_end)
             });
@@ -210,8 +210,8 @@ impl Announcer {
     /// instead.
     async fn withdraw(self, announced: Announced) {
         let NodeIncarnation { node, incarnation } = &self.itself;
-        // If this incarnation has announced nothing, leave an earlier incarnation's announcement in the store: it may
-        // be the only record of a term.
+        // If this incarnation has announced nothing, leave an earlier incarnation's announcement in the store. That
+        // announcement may be the only record of a term.
         let (Some(named), Some(said)) = (announced.named, announced.said) else { return };
         let known = named.max(said.term).max(self.views.borrow().term);
         // If this fails, the announcement stays in the store, but its age will show that the node has exited.
@@ -272,8 +272,8 @@ fn outdated_after(said: &Announcement, next: &Announcement) -> Option<Duration> 
 }
 
 /// Writes an announcement. The written term is at least `named`, the highest term that this node has announced before.
-/// Reads the previous announcement first, because it may be the only record of a term, and may come from another host
-/// with this id.
+/// Reads the previous announcement first. That announcement may be the only record of a term, and may come from another
+/// host with this id.
 async fn say(
     store: Arc<dyn ObjectStore>,
     election: ElectionName,

@@ -129,8 +129,8 @@ impl Historian {
     }
 }
 
-/// This node's terms that have not been written to the store yet. Each array holds the previous term and the term
-/// itself.
+/// This node's terms that have not been written to the store yet. Each array holds the entries for the previous term
+/// and for the term itself.
 #[derive(Default)]
 struct Unwritten(BTreeMap<Term, [Option<PastTerm>; 2]>);
 

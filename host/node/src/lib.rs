@@ -5,7 +5,7 @@
 //! - [`view`] is what a node knows about one election, as the supervisor publishes it.
 //! - [`telemetry`] is the log. Lines pass through a bounded queue to one writer thread. The thread checks the deadline
 //!   of a coordinator's line again before it writes the line.
-//! - [`steering`] lets operators control nodes. It contains the nodes' side and the commands' side.
+//! - [`steering`] lets operators control nodes. The module contains the nodes' side and the commands' side.
 //! - [`links`] carries hints between the nodes of one store, on a separate thread.
 //! - [`announcer`] tells operators and other nodes about this node.
 //! - [`historian`] records the outcome of this node's terms in the store.

@@ -4,7 +4,7 @@ use baton_store::{AnnouncedLink, Announcement, Digest, Labels};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// A node's last announcement. The keys of its JSON are an interface.
+/// A node's last announcement. The JSON keys are a public interface.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, ToSchema)]
 pub struct NodeAnnouncement {
     /// The node's id.
@@ -27,7 +27,8 @@ pub struct NodeAnnouncement {
     /// Reason why the node is ineligible: `maintenance`, `suspended`, `stepped-down`, `transferring` or `cooling-off`;
     /// null if it is eligible.
     pub ineligible: Option<String>,
-    /// True if the node leads `--max-leaderships` other elections. It then takes the lease only if no other node does.
+    /// True if the node leads `--max-leaderships` other elections. The node then takes the lease only if no other node
+    /// does.
     pub at_leadership_limit: bool,
     /// Incarnation of another host with the same node id, if there is one.
     pub duplicate: Option<String>,

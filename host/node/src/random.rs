@@ -2,8 +2,8 @@
 //!
 //! On two machines that were restored from one snapshot, the kernel's generator may have the same state. The seed
 //! therefore also contains values that differ between hosts: the node, the machine, the process, and the clocks in
-//! nanoseconds. If a host is cloned while it runs, both copies have the same state, but only until their next draw,
-//! because each draw mixes in the clocks.
+//! nanoseconds. If a host is cloned while it runs, both copies have the same state until their next draw. Each draw
+//! mixes in the clocks, so the states then differ.
 
 use baton_base::clock::nanoseconds_on;
 use baton_election::Random;

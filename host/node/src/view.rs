@@ -27,8 +27,8 @@ pub struct NodeView {
     pub command: Option<String>,
     /// The reason, as a single word, why this node would not acquire the lease now, if there is one.
     pub ineligible: Option<&'static str>,
-    /// The identifier of the last steering object that this node has read, if any. Other nodes use it to check that
-    /// this node knows the current commands.
+    /// The identifier of the last steering object that this node has read, if any. Other nodes use the identifier to
+    /// check that this node knows the current commands.
     pub steered: Option<String>,
     /// True if the host leads `--max-leaderships` other elections.
     pub at_leadership_limit: bool,

@@ -1,4 +1,4 @@
-//! Reads files whose paths come from the user. Such a path may lead to a pipe, a device or a huge file.
+//! Reads files whose paths come from the user. A user's path may lead to a pipe, a device or a huge file.
 
 use std::fs::{File, metadata};
 use std::io::{self, Read as _};

@@ -11,9 +11,9 @@
 //!   version share a template.
 //! - **A runner** is the process of one instance. The template forks it as a child of the host, before there is a term.
 //!   So a runner shares the template's read-only memory, does not have to link, and outlives the template. The runner
-//!   confines itself to the rights that its coordinator was granted, and starts its threads. It then drops the rights
-//!   that only these steps needed, and usually rehearses: a trial start makes the real start faster. Finally, it waits
-//!   for the single message that starts an instance.
+//!   confines itself to the rights that its coordinator was granted, and starts its threads. The runner then drops the
+//!   rights that only these steps needed. Usually, the runner also rehearses: a trial start makes the real start
+//!   faster. Finally, the runner waits for the single message that starts an instance.
 //!
 //! The host and a runner are connected by pipes, which cannot carry descriptors. So no descriptor can leave a runner.
 //!
@@ -21,7 +21,7 @@
 //!
 //! - The first thread runs the guest. While the guest waits, this thread also runs the async runtime.
 //! - `beside` runs the async runtime while the guest computes.
-//! - `guest` runs calls that block. It is one thread, or four threads if folders are granted.
+//! - `guest` runs calls that block: one thread, or four threads if folders are granted.
 //! - `host` reads the host's messages. When the pipe is closed, this thread ends the process.
 //! - `deadline` ends the process at its deadline, even while the host is stopped.
 //!

@@ -48,7 +48,7 @@ pub struct SecretSource {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Location {
-    /// A file. It is read on each use, since a secret may be replaced while the host runs.
+    /// A file, read on each use: the secret may be replaced while the host runs.
     File(PathBuf),
     /// The text of an environment variable, read at startup: a process's environment does not change.
     Variable(Secret),

@@ -95,8 +95,8 @@ Example:
     /// Show the leader, the start of its term and its module
     ///
     /// Works on any machine that can reach the store. On the leader's machine, the command also shows the resources
-    /// that the instance uses. It exits with 3 if the named election has no leader or, if you name no election, if any
-    /// election has no leader.
+    /// that the instance uses. The command exits with 3 if the named election has no leader or, if you name no
+    /// election, if any election has no leader.
     #[command(after_help = "\
 Example:
   baton status nightly-report --store azure://myaccount/leases -o json")]
@@ -113,8 +113,8 @@ Example:
     },
     /// List the nodes of an election
     ///
-    /// For each node, shows its role, its version of Baton, whether its module is ready, which module it runs, and, if
-    /// the node is ineligible, why.
+    /// For each node, shows its role, its version of Baton, whether its module is ready, and which module it runs. If a
+    /// node is ineligible, the command also shows why.
     #[command(after_help = "\
 Example:
   baton nodes nightly-report")]
@@ -147,8 +147,8 @@ Example:
     /// Show events from the leader's host
     ///
     /// If the leader's host runs on this machine as your user, the command reads the events through a local socket.
-    /// Otherwise, it uses the admin endpoint that the host announces in the store. With --follow, it switches to the
-    /// new leader's host when leadership moves.
+    /// Otherwise, the command uses the admin endpoint that the host announces in the store. With --follow, the command
+    /// switches to the new leader's host when leadership moves.
     ///
     /// To read the messages of a coordinator that runs on another machine or as another user, you need the admin token.
     #[command(after_help = "\
@@ -176,9 +176,9 @@ Example:
     /// Publish a module as the current version of an election
     ///
     /// First checks the module as `baton check` does. If the module would not run, the command stores nothing and exits
-    /// with 1. Otherwise, it stores the module under its digest, with its minisign signature if there is one, and
-    /// atomically makes it the current version. Nodes that run store://ELECTION notice the new version within 5 s and
-    /// swap it in.
+    /// with 1. Otherwise, the command stores the module under its digest, with its minisign signature if there is one,
+    /// and atomically makes the module the current version. Nodes that run store://ELECTION notice the new version
+    /// within 5 s and swap it in.
     #[command(after_help = "\
 Example:
   baton push report.wasm nightly-report --store azure://myaccount/leases")]
@@ -228,8 +228,8 @@ Examples:
     /// Remove old versions, and modules that no version uses
     ///
     /// Always keeps the current version and every version that a node runs. While the current version is on probation,
-    /// the command also keeps the version that a rollback would restore. It keeps every module for at least an hour
-    /// after the module was stored, because a push may still be in progress.
+    /// the command also keeps the version that a rollback would restore. Every module stays for at least an hour after
+    /// it was stored, because a push may still be in progress.
     #[command(after_help = "\
 Example:
   baton prune --keep 3 --dry-run")]
@@ -339,9 +339,9 @@ pub enum Lang {
 /// If a setting has several values, separate them in the variable with line breaks (for --allow-http and --pin, with
 /// spaces). In the file, write them as a list or a table.
 ///
-/// Without MODULE, the host runs every coordinator defined by a [coordinators.NAME] table in the file, where NAME is
-/// the name of the coordinator's election. Each table must set `module`. A module's path is relative to the file. A
-/// table can override the settings marked with a *.
+/// Without MODULE, the host runs every coordinator defined by a [coordinators.NAME] table in the file. NAME is the name
+/// of the coordinator's election. Each table must set `module`. A module's path is relative to the file. A table can
+/// override the settings marked with a *.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Write durations like 15s, 1m30s or 500ms, and sizes like 256MiB or 1GiB. `baton run --help` shows all settings.
@@ -533,7 +533,7 @@ Example:
     /// Make a specific node the leader
     ///
     /// All other nodes are ineligible until the chosen node leads or the request times out. If the chosen node does not
-    /// take the lease in time, the previous leader may lead again, and the command exits with 1.
+    /// take the lease in time, the command exits with 1, and the previous leader may lead again.
     #[command(after_help = "\
 Example:
   baton transfer nightly-report --to web-3")]
@@ -548,8 +548,8 @@ Example:
     },
     /// Break a lease held by a client other than Baton
     ///
-    /// Also breaks an infinite lease. The command refuses to break a lease that a host holds, because that would delay
-    /// the takeover: nodes wait longer after a break than they would for the lease to expire.
+    /// Also breaks an infinite lease. The command refuses to break a lease that a host holds, because the break would
+    /// delay the takeover. After a break, nodes wait longer than the lease would take to expire.
     #[command(after_help = "\
 Example:
   baton break-lease nightly-report --store azure://myaccount/leases")]

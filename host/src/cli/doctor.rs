@@ -15,9 +15,10 @@ use baton_base::escape::escape;
 /// Check whether the store and this machine meet Baton's requirements
 ///
 /// First checks that the store responds, that the credentials grant the necessary rights, and that leases, conditional
-/// writes and expiry work correctly, and measures how long renewals take. To do this, the command creates elections
-/// with random names in the store, and removes them at the end. It then checks this machine: clocks, folders,
-/// descriptors and isolation. If you name a module, it also checks the module as `baton check` does.
+/// writes and expiry work correctly. Also measures how long renewals take. For these checks, the command creates
+/// elections with random names in the store, and removes the elections at the end. The command then checks this
+/// machine: clocks, folders, descriptors and isolation. If you name a module, the command also checks the module as
+/// `baton check` does.
 ///
 /// The checks take two to three times the lease duration, or about 40 s on Azure. The command exits with 1 if it finds
 /// a problem that would break one of Baton's promises.
@@ -80,7 +81,7 @@ impl Level {
     }
 }
 
-/// One finding. Its JSON keys are a public interface.
+/// One finding. The JSON keys are a public interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
     /// Name of the check.
@@ -134,7 +135,7 @@ pub struct Latency {
     pub p99_ms: f64,
 }
 
-/// The result of `baton doctor`. Its JSON keys are a public interface.
+/// The result of `baton doctor`. The JSON keys are a public interface.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Diagnosis {
     /// The store's URL.

@@ -11,7 +11,7 @@ pub(super) trait Selection {
     /// True if the command takes this setting as a flag.
     fn takes(key: Key) -> bool;
 
-    /// True for `run` and `dev`. Their help has headings and marks the settings of a coordinator with `*`.
+    /// True for `run` and `dev`, whose help has headings and marks the settings of a coordinator with `*`.
     const RUNS: bool = false;
 
     /// The default that the help shows.

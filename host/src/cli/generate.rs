@@ -14,8 +14,8 @@ use crate::config::{Key, Setting, Shape};
 
 /// Print a shell completion script for commands, flags, elections and nodes
 ///
-/// To complete the names of elections and nodes, the script runs `baton`, which reads them from the store that is set
-/// in the environment or in baton.toml.
+/// To complete the names of elections and nodes, the script runs `baton`. This program reads the names from the store
+/// that is set in the environment or in baton.toml.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -33,7 +33,7 @@ const COMPLETE: &str = "BATON_COMPLETE";
 /// A function that lists the possible values of one kind of argument.
 pub type Candidates = fn() -> Vec<String>;
 
-/// Completes the command line and exits, if a shell's completion script started this process. Otherwise, returns.
+/// Completes the command line and exits if a shell's completion script started this process; otherwise returns.
 pub fn complete(elections: Candidates, nodes: Candidates) {
     let values =
         move |of: Candidates| ArgValueCandidates::new(move || of().into_iter().map(CompletionCandidate::new).collect());

@@ -348,7 +348,7 @@ pub(crate) fn definition() -> clap::Command {
     <Arguments as clap::CommandFactory>::command()
 }
 
-/// Parses the command line. The first of the `arguments` is the program's name.
+/// Parses the command line. The first argument is the program's name.
 ///
 /// # Errors
 /// [`Stop`] if the arguments or the settings are invalid, or if the arguments ask for help or the version.
@@ -457,8 +457,8 @@ fn development(dev: &args::Dev, around: &Environment) -> Result<Development, Con
 }
 
 /// Joins a switch and its value, so that `--preempt false` means `--preempt=false`. Clap is configured to accept the
-/// value of a switch only after `=`. Otherwise, clap would take MODULE in `--preempt MODULE` for the value of the
-/// switch.
+/// value of a switch only after `=`. Without this rule, clap would take MODULE in `--preempt MODULE` for the value of
+/// the switch.
 fn with_joined_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let is_value = |argument: &OsString| argument.to_str().is_some_and(|text| config::switch(text).is_ok());

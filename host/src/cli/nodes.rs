@@ -14,7 +14,7 @@ use baton_node::node_announcement::NodeAnnouncement;
 use baton_store::steering::CommandOrigin;
 use baton_store::{AnnouncedLink, Announcement, Labels};
 
-/// One node of an election. Its JSON keys are a public interface.
+/// One node of an election. The JSON keys are a public interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct NodeStatusRow {
     /// The node's announcement.
@@ -30,9 +30,9 @@ pub struct NodeStatusRow {
 }
 
 impl NodeStatusRow {
-    /// Returns the rows, with the leader first. A leader without an announcement also gets a row. `exited` gets the
-    /// incarnation (the id of a host process), and must return true if this machine's kernel reports that the process
-    /// has exited.
+    /// Returns the rows, with the leader first. A leader without an announcement also gets a row. `exited` gets an
+    /// incarnation, which is the id of a host process. The function must return true if this machine's kernel reports
+    /// that the process has exited.
     #[must_use]
     pub fn of(snapshot: &Snapshot, announcements: &[Announcement], exited: impl Fn(&str) -> bool) -> Vec<Self> {
         let leader = leader(snapshot);

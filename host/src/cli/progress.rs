@@ -17,7 +17,7 @@ const DEFAULT_WIDTH: usize = 80;
 /// Frames of the spinner, which shows that this program is still running.
 const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
 
-/// The progress line. It is shown only if stderr is a terminal that can overwrite text.
+/// The progress line, shown only if stderr is a terminal that can overwrite text.
 #[derive(Debug)]
 pub struct Progress {
     shows: bool,

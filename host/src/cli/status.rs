@@ -77,7 +77,7 @@ impl LeaseLabel {
     }
 }
 
-/// One election. Its JSON keys are a public interface.
+/// One election. The JSON keys are a public interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct StatusRow {
     /// The election's name.
@@ -107,7 +107,7 @@ pub struct StatusRow {
     pub in_use: Option<InstanceUsage>,
 }
 
-/// A suspension: no node leads until the election is resumed. Its JSON keys are a public interface.
+/// A suspension: no node leads until the election is resumed. The JSON keys are a public interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct SuspendedRow {
     /// The user who suspended the election, as `USER@HOST`.

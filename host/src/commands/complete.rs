@@ -10,7 +10,7 @@ use super::open_store;
 use crate::config::{self, Environment, Layer};
 use baton_store::{ModuleStore as _, Store};
 
-/// Timeout for the store. It is short, because the user is waiting at the shell prompt.
+/// Timeout for the store, short because the user is waiting at the shell prompt.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Returns the elections in the store that is set in the environment or in `baton.toml`. Returns an empty list if the

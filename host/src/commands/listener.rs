@@ -13,8 +13,8 @@ use tokio::time::sleep;
 /// The kernel's tables of TCP connections (proc_pid_net(5)).
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 
-/// Interval between reads of the tables, and the number of reads without a match after which the peer is assumed to be
-/// on another machine.
+/// Interval between reads of the tables. After `TRIES` reads without a match, the peer is assumed to be on another
+/// machine.
 const POLL: Duration = Duration::from_millis(10);
 const TRIES: u32 = 100;
 

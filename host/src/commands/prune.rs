@@ -54,7 +54,7 @@ struct Removed {
 impl Pruner<'_> {
     async fn prune(&self, elections: &[ElectionName]) -> anyhow::Result<Removed> {
         // List the modules before reading the version lists. A module that a push stores after this point is then not
-        // removed: it is missing from the listing, or `remove` sees that it was stored again.
+        // removed: the module is not listed, or `remove` sees that the module was stored again.
         let stored = patiently(TRIES, async || self.store.modules().await).await.context("cannot list the modules")?;
         let all =
             patiently(TRIES, async || self.store.controlled().await).await.context("cannot list the elections")?;

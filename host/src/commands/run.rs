@@ -2,15 +2,15 @@
 //!
 //! The host's threads:
 //!
-//! - **control**, two threads, or one for a single election: run each election's supervisor, module follower and
-//!   historian, send store requests, and handle signals. They never write to a descriptor that may block. The requests
-//!   of one election never delay those of another election.
-//! - **keepers**, two threads: handle messages from runners, commit coordinators' state, and look up names. They decide
-//!   nothing about leadership.
+//! - **control**, two threads, or one for a single election: run the supervisors, module followers and historians, send
+//!   store requests, and handle signals. These threads never write to a descriptor that may block. The requests of one
+//!   election never delay those of another election.
+//! - **keepers**, two threads: handle messages from runners, commit coordinators' state, and look up names. These
+//!   threads decide nothing about leadership.
 //! - **starter**: starts template processes, adopts the runners that these processes fork, and reaps runners for which
 //!   no other thread waits. When this thread ends, all template processes and runners die.
-//! - **admin**: serves probes, load balancers, scrapers and users, and writes operators' commands to the store. It has
-//!   a lower priority than the other threads.
+//! - **admin**: serves probes, load balancers, scrapers and users, and writes operators' commands to the store. This
+//!   thread has a lower priority than the others.
 //! - **links**: exchanges hints with other hosts. See [`links`].
 //! - **manager**: reports the host's state to the machine's service manager, if there is one.
 //! - **watchdog** and **last words**: see [`Watchdog`].
@@ -388,8 +388,8 @@ impl Host<'_> {
     fn tracker(&self, Checked { coordinator, .. }: &Checked<'_>, moments: Moments) -> Arc<ElectionTracker> {
         let (election, lease) = (coordinator.election.clone(), coordinator.timing.lease());
         let tracker = ElectionTracker::one_of(self.checked.len(), election, lease);
-        // SQLite can answer many reads in one transaction, so all elections poll at the same time. Over a network, they
-        // poll at different times, because concurrent reads would each need a connection.
+        // SQLite can answer many reads in one transaction, so all elections poll at the same time. Over a network,
+        // elections poll at different times, because concurrent reads would each need a connection.
         let asks_at_once = matches!(self.config.store, StoreUrl::Sqlite(_));
         Arc::new(if asks_at_once { tracker.reading_at(moments) } else { tracker })
     }
@@ -585,7 +585,7 @@ async fn lock_file(
     incarnation: &str,
     log: &Log,
 ) -> Option<Arc<LockFile>> {
-    // The lock proves that all runners have exited, but only if no runner can release it.
+    // The lock proves that all runners have exited, but only if no runner can release the lock.
     let is_wanted = config.witness && workshop.is_none() && confine::keeps_what_it_holds();
     let folder = witness::folder(&config.store, config.state.as_deref()).filter(|_| is_wanted)?;
     let incarnation = incarnation.to_owned();
@@ -718,7 +718,7 @@ fn runtime(name: &str, threads: usize) -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(threads).thread_name(name).enable_all().build()
 }
 
-/// Creates the store, and retries until this succeeds. Drops `tries` after the first attempt, which wakes the caller.
+/// Creates the store, and retries until this succeeds. After the first attempt, drops `tries` to wake the caller.
 /// Reports database files that were missing and have been created again.
 async fn create(store: Arc<dyn LeaseStore>, place: StoreUrl, log: Log, tries: oneshot::Sender<Infallible>) {
     let mut last_error: Option<StoreError> = None;

@@ -79,7 +79,7 @@ impl Environment {
     }
 
     /// Path of the key that authenticates the modules that this user's hosts have compiled. The key is not in the cache
-    /// folder: there, a user who can write to the cache could also read or replace the key.
+    /// folder, where a user who can write to the cache could also read or replace the key.
     pub(super) fn cache_key(&self) -> Option<PathBuf> {
         Some(self.state_folder()?.join("cache.key"))
     }

@@ -1,5 +1,5 @@
-//! Reads `baton.toml` without a derive macro, so that each value keeps its line number, and the error for a misspelled
-//! key can suggest the most similar valid key.
+//! Reads `baton.toml`. Because the reader uses no derive macro, each value keeps its line number, and the error for a
+//! misspelled key can suggest the most similar valid key.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;

@@ -19,8 +19,8 @@ pub struct Misspelt {
 }
 
 /// Finds the misspelled variables in the environment. Ignores names that are not similar to a setting, because other
-/// programs may use them: Kubernetes, for example, sets variables with the prefix `BATON_` for a service called
-/// `baton`. Also ignores empty variables, and variables from which a secret is read.
+/// programs may use them. For example, Kubernetes sets variables with the prefix `BATON_` for a service called `baton`.
+/// Also ignores empty variables, and variables from which a secret is read.
 pub(super) fn misspelt<'a>(around: &Environment, layers: impl Iterator<Item = &'a Layer>) -> Vec<Misspelt> {
     let known: Vec<String> =
         Key::ALL.iter().map(|key| key.variable()).chain([OWN_CONNECTION_STRING.to_owned()]).collect();

@@ -5,9 +5,9 @@
 //! therefore name the place to fix, and `--print-config` can show the origin of each value. A [`Config`] has passed all
 //! checks that do not need the store.
 //!
-//! In the file, top-level keys apply to all coordinators. A table `[coordinators.NAME]` overrides them for one
-//! coordinator. NAME is the coordinator's election, unless the table sets another one. A coordinator's environment,
-//! configuration and secrets are multi-value settings: values from different layers are merged by name.
+//! In the file, top-level keys apply to all coordinators. A table `[coordinators.NAME]` overrides these keys for one
+//! coordinator. NAME is the coordinator's election, unless the table sets another election. A coordinator's
+//! environment, configuration and secrets are multi-value settings: values from different layers are merged by name.
 //!
 //! ```toml
 //! store = "azure://myaccount/leases"
@@ -75,8 +75,8 @@ pub struct Config {
     pub store: StoreUrl,
     /// True to create the store's container if it is missing.
     pub create: bool,
-    /// True to run coordinators that use folders even if this kernel cannot confine them to these folders. This matters
-    /// only if a coordinator escapes its sandbox.
+    /// True to run coordinators that use folders even if this kernel cannot confine them to these folders. The
+    /// confinement matters only if a coordinator escapes its sandbox.
     pub allow_weaker_isolation: bool,
     /// The source of the node's id.
     pub node: NodeChoice,

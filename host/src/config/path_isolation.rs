@@ -1,10 +1,10 @@
 //! Keeps the paths that the host opens out of the coordinators' writable folders.
 //!
-//! The host opens files and folders by path: when it starts or restarts, and for each term. If a coordinator may write
-//! to a folder, it could replace a file in this folder with a link to a file that it may not read, or with a forged
-//! version of a file that the host trusts. No path that the host opens may therefore pass through such a folder.
-//! Folders are compared by device and inode. Because of bind mounts, they are also compared by their location in the
-//! file system, as shown by the kernel's list of mounts.
+//! The host opens files and folders by path: when it starts or restarts, and for each term. A coordinator that may
+//! write to a folder could replace a file in this folder: with a link to a file that the coordinator may not read, or
+//! with a forged version of a file that the host trusts. No path that the host opens may therefore pass through such a
+//! folder. The check compares folders by device and inode. Because of bind mounts, the check also compares their
+//! locations in the file system, as shown by the kernel's list of mounts.
 
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -36,8 +36,8 @@ pub struct TrustedPath {
 }
 
 impl Config {
-    /// Fails if a path that the host opens passes through a folder that a coordinator may write to, or if a coordinator
-    /// could bypass its own read-only grant. Checks the paths in the configuration and `implicit_paths`.
+    /// Fails if a path that the host opens passes through a folder that a coordinator may write to. Also fails if a
+    /// coordinator could bypass its own read-only grant. Checks the paths in the configuration and `implicit_paths`.
     ///
     /// # Errors
     /// [`ConfigError`] that names the first such path and the folder.
@@ -62,8 +62,8 @@ impl Config {
                 }
             }
         }
-        // Another coordinator may be allowed to write to a read-only folder. If the same coordinator could write to it,
-        // `:ro` would have no effect.
+        // A folder that is read-only for one coordinator may be writable for another coordinator. If the same
+        // coordinator could write to the folder, `:ro` would have no effect.
         for (coordinator, folder) in self.folders().filter(|(_, folder)| folder.read_only) {
             let mut own = writable.iter().filter(|writable| writable.election == coordinator.election.as_str());
             if let Some(writable) = own.find(|writable| writable.covers(folder.real(), &mounts)) {

@@ -15,8 +15,8 @@ pub(super) const TABLE: &str = "name the secret's source, not its value: { file 
 /// errors when it starts.
 ///
 /// # Errors
-/// A message that says why the secret cannot be read. It contains neither the secret nor a malformed source, which may
-/// be the secret itself.
+/// A message that says why the secret cannot be read. The message contains neither the secret nor a malformed source,
+/// which may be the secret itself.
 pub(super) fn find(name: &str, source: &str, around: &Environment) -> Result<SecretSource, String> {
     if let Some(path) = source.strip_prefix(FILE).filter(|path| !path.is_empty()) {
         let source = SecretSource::in_file(name, around.path(path));

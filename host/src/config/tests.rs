@@ -312,7 +312,7 @@ fn several_coordinators_run_from_one_file() {
     assert_eq!(settings, [("a", 20, 7), ("other", 30, 7)]);
     assert_eq!(config.coordinators[1].module, ModuleSource::File("/b.wasm".into()));
 
-    // If a module is given on the command line, only that module runs. It uses the settings at the top of the file.
+    // If a module is given on the command line, only that module runs, with the settings at the top of the file.
     let config = case.run(&[], &["c.wasm"]).unwrap();
     assert_eq!(config.coordinators.len(), 1);
     assert_eq!(config.coordinators[0].election.as_str(), "c");

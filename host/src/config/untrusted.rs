@@ -1,4 +1,5 @@
-//! Fuzzing targets that read configurations and the kernel's list of mounts. They are listed in [`crate::untrusted`].
+//! Fuzzing targets that read configurations and the kernel's list of mounts. The list of all targets is
+//! [`crate::untrusted`].
 
 use std::fs::File;
 use std::io::Write as _;

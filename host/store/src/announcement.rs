@@ -1,6 +1,6 @@
 //! Announcements: information that a node writes to the store about itself (`ELECTION/nodes/NODE`), for people and for
-//! other nodes. From the announced terms, a node learns the highest term even if the record was deleted or replaced by
-//! an earlier one.
+//! other nodes. Announcements also contain terms. If the lease's record was deleted, or replaced by an older copy, a
+//! node learns the highest term from the announcements.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ pub struct Announcement {
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
     /// The highest term that the node has seen in the election, in this run or an earlier one. 0 if the node has seen
-    /// no term, or has not announced one.
+    /// or announced no term.
     #[serde(default)]
     pub term: Term,
     /// The Baton version of the node's host. Empty if not announced.
@@ -72,8 +72,8 @@ pub struct Announcement {
     /// first announcement.
     #[serde(default)]
     pub duplicate: Option<String>,
-    /// The address of the node's admin endpoint. Empty if the node has no endpoint, if other machines cannot use it, or
-    /// if it was not announced. An older host drops this field when it announces the node again.
+    /// The address of the node's admin endpoint. Empty if the node has no endpoint, if other machines cannot use the
+    /// endpoint, or if the address was not announced. An older host drops this field when it announces the node again.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub admin: String,
     /// The leader to which the node listens over a link. `None` if the node only polls the store, or has not announced
@@ -159,8 +159,8 @@ impl Announcement {
 }
 
 /// Withdraws the announcement in which a node has published `term`, unless the announcement may be the only object that
-/// contains this term. The announcement may be the only one if the record cannot be read, does not exist, or contains a
-/// lower term. Returns true if the announcement was withdrawn.
+/// contains this term. Keeps the announcement if the record cannot be read, does not exist, or contains a lower term.
+/// Returns true if the announcement was withdrawn.
 ///
 /// # Errors
 /// Returns the errors of the store. If the outcome is unknown, the announcement may have been withdrawn.
@@ -186,8 +186,8 @@ pub const GONE: time::Duration = time::Duration::hours(24);
 /// number of withdrawn announcements.
 ///
 /// The caller must have announced its own node just before this call. Ages are relative to the newest announcement, so
-/// this machine's clock does not matter. If the store does not record when announcements are written, it serves only
-/// one machine, and the times in the announcements are used.
+/// this machine's clock does not matter. A store that does not record when announcements are written serves only one
+/// machine. For such a store, this call uses the times in the announcements.
 ///
 /// # Errors
 /// Returns the errors of the store.

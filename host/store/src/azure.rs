@@ -3,7 +3,7 @@
 //! `ELECTION/lease` holds only a lease and, as its metadata, the record. Only this module uses the crate
 //! `azure_storage_blobs`. Notes on the code:
 //!
-//! - Lease operations leave the ETag unchanged, so the ETag can serve as the version.
+//! - Lease operations leave the ETag unchanged, so the ETag can serve as the record's version.
 //! - The crate's own retries are turned off, since they can outlast a lease. The elector decides what to retry.
 //! - The lease id in a renewal's answer must be checked: the emulator renews an expired lease for any id.
 
@@ -89,7 +89,7 @@ impl AzureStore {
     }
 
     fn connect(access: AccountAccess, container: &str) -> Result<Self, CredentialError> {
-        // Ignore the environment's proxy settings: nobody expects the lease to depend on a proxy.
+        // Ignore the environment's proxy settings: the lease must not depend on a proxy.
         let http = || {
             reqwest::Client::builder()
                 .connect_timeout(CONNECT_WITHIN)

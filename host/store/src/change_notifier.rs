@@ -15,8 +15,8 @@ const TOLD: (Duration, Duration) = (Duration::from_secs(22), Duration::from_secs
 /// Minimum interval between reads, regardless of the number of notifications.
 const APART: Duration = Duration::from_millis(250);
 
-/// Minimum and maximum delay before the next read when other nodes have stopped reporting changes. The reporting node
-/// may have released the lease, and the store is then busy with the next leader's requests.
+/// Minimum and maximum delay before the next read when other nodes have stopped reporting changes. The delay spares the
+/// store: if the reporting node has released the lease, the store is busy with the next leader's requests.
 const UNTOLD: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
 /// The notifications that one node sends and receives about changes to an election's objects. Clones share their state.
@@ -26,7 +26,7 @@ pub struct ChangeNotifier(Arc<Ends>);
 
 #[derive(Debug)]
 struct Ends {
-    /// Number of notifications received so far. After each one, the subscribers read the store.
+    /// Number of notifications received so far. After each notification, the subscribers read the store.
     looks: watch::Sender<u64>,
     /// True while another node notifies this node of changes.
     is_told: watch::Sender<bool>,

@@ -10,14 +10,14 @@ use crate::pace::{RetryPacer, tried};
 use crate::{ObjectStore, Reading, VersionedObject};
 use baton_base::jitter::between;
 
-/// Maximum number of conflicts before an edit fails. There is a limit because the store may be far away, and another
-/// client that writes continuously may always be faster.
+/// Maximum number of conflicts before an edit fails. Without a limit, an edit might never end: if the store is far
+/// away, a client that writes continuously may always be faster.
 const CONFLICTS: u32 = 100;
 /// Longest random pause after a conflict, so that many writers do not collide again.
 const APART: Duration = Duration::from_millis(50);
 
 /// One edit of an election's object. The caller reads the object, changes it, and writes it on condition that its
-/// version is unchanged. The caller repeats this until a write succeeds.
+/// version is unchanged. The caller repeats these steps until a write succeeds.
 pub struct Edit<'a> {
     store: &'a dyn ObjectStore,
     object: VersionedObject,

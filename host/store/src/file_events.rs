@@ -85,7 +85,7 @@ pub fn no_file_events() -> Option<String> {
 
 fn queue() -> io::Result<AsyncFd<Watches>> {
     // SAFETY: `Watches` owns one descriptor and always returns it from `as_raw_fd`. The descriptor stays open until
-    // `Watches` is dropped, which the `AsyncFd` owns and lends only by shared reference.
+    // `Watches` is dropped. The `AsyncFd` owns `Watches`, and lends it only by shared reference.
     Ok(unsafe { AsyncFd::register_with_interest(Watches::new()?, Interest::READABLE)? })
 }
 

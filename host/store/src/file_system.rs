@@ -1,5 +1,5 @@
-//! Detects file systems that are not local to this machine. Their locks may not exclude other machines, so two hosts
-//! could hold the same lease.
+//! Detects file systems that are not local to this machine. Locks on such a file system may not exclude other machines,
+//! so two hosts could hold the same lease.
 
 use std::io;
 use std::os::fd::AsFd;

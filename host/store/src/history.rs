@@ -1,10 +1,10 @@
-//! The history of an election's terms (`ELECTION/history`), for people to read. No node decides anything by the
+//! The history of an election's terms (`ELECTION/history`), for people to read. No node makes a decision based on the
 //! history.
 //!
-//! Each node reports its own terms, soon after they begin and after they end. If a node dies, its successor reports the
-//! node's last term, which it knows from the record. A term is over once another node's term has followed. A report by
-//! the term's own node overrides reports by other nodes, so nodes may report late, at the same time, and more than
-//! once.
+//! Each node reports its own terms, soon after they begin and after they end. If a node dies, the next leader reports
+//! the dead node's last term, which is in the record. A term is over once a term of another incarnation (another run of
+//! a node) has followed. A report by the term's own node overrides reports by other nodes, so nodes may report late, at
+//! the same time, and more than once.
 
 use baton_election::{ElectionName, Record, StoreError, Term};
 use bytes::Bytes;
@@ -33,8 +33,8 @@ const SEPARATOR: &str = ",\n";
 /// Maximum length of each string, in characters.
 pub const LONGEST_TEXT: usize = 200;
 
-/// Maximum number of terms that may follow a late report in the history. If more terms have higher numbers, the report
-/// is not late: the store was reset to lower term numbers.
+/// Maximum number of terms with higher numbers that may already be in the history when a late report arrives. If there
+/// are more, the report is not late: the store was reset to lower term numbers.
 const LATE: usize = 100;
 
 const UNHEARD: &str = "did not end cleanly: its node was not heard from again";
@@ -61,7 +61,7 @@ pub struct PastTerm {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
     /// The outcome of the instance, in the words of the event `ended`. `None` until the term's own node has reported
-    /// it.
+    /// the outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
     /// The reason for the end. `None` if the outcome needs no explanation.
@@ -244,9 +244,9 @@ pub async fn read_history(store: &dyn ObjectStore, election: &ElectionName) -> R
     found.map(|content| History::decode(&content)).transpose()
 }
 
-/// Reports terms in one conditional write. Writes nothing if the history already contains the reports. Replaces a
-/// damaged history, and returns the problem with it. Fails if a later version of Baton wrote the history. If the future
-/// is dropped, the request may still be carried out. Reporting a term again does no harm.
+/// Reports terms in one conditional write. Writes nothing if the history already contains the reports. If the stored
+/// history is damaged, replaces the history and returns the problem. Fails if a later version of Baton wrote the
+/// history. If the future is dropped, the request may still be carried out. Reporting a term again does no harm.
 ///
 /// # Errors
 /// [`HistoryError`] if the report was not written, or may not have been.
@@ -271,7 +271,7 @@ pub async fn report_terms(
     }
 }
 
-/// Returns the new content, if it differs from `found`. If `found` is damaged, also returns the problem with it.
+/// Returns the new content, if it differs from `found`. If `found` is damaged, also returns the problem.
 fn with(found: Option<&[u8]>, reported: Vec<PastTerm>) -> Result<(Option<Bytes>, Option<HistoryError>), HistoryError> {
     let (mut history, damage) = match found.map(History::decode).transpose() {
         Ok(history) => (history.unwrap_or_default(), None),

@@ -92,12 +92,12 @@ pub trait ModuleStore: ObjectStore {
         said.buffered(ANNOUNCEMENTS_AT_ONCE).try_filter_map(async |said| Ok(said)).try_collect().await
     }
 
-    /// Returns the announcement of one node, or `None` if there is none.
+    /// Returns the announcement of one node, if the node has announced itself.
     async fn announced(&self, election: &ElectionName, node: &str) -> Result<Option<Bytes>, StoreError> {
         self.get(&announcement(election, node), LONGEST_ANNOUNCEMENT).await
     }
 
-    /// Withdraws a node's announcement. Also succeeds if there is none.
+    /// Withdraws a node's announcement. Also succeeds if there is no announcement.
     async fn withdraw(&self, election: &ElectionName, node: &str) -> Result<(), StoreError> {
         self.remove(&announcement(election, node), None).await.map(drop)
     }

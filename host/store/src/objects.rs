@@ -3,7 +3,7 @@
 //! There are two kinds of objects. A [`VersionedObject`] is changed only by conditional writes. An election has at most
 //! one object of each versioned type. A [`PlainObject`] has only one writer, or its name determines its content, so its
 //! writes need no condition. All backends store the same bytes. [`state`](crate::state) and
-//! [`ModuleStore`](crate::ModuleStore) describe their meaning.
+//! [`ModuleStore`](crate::ModuleStore) describe what the bytes mean.
 
 use async_trait::async_trait;
 use baton_election::{ElectionName, StoreError, Version};

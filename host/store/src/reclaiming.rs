@@ -198,7 +198,7 @@ impl Reclaiming {
         self.note(election, id).await;
         let mut answer = Err(StoreError::Held);
         // Try the ids from the newest to the oldest, because the lease is most likely held under the newest. Skip the
-        // last id in the note: it is the fresh one.
+        // last id in the note, because it is the fresh id.
         for from in note.ids.iter().rev().skip(1).copied() {
             answer = self.store.request(election, Op::Reclaim { from, id, version: version.clone() }).await;
             if !matches!(answer, Err(StoreError::Lost(_))) {

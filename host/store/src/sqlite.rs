@@ -46,10 +46,10 @@ use readings::ReadCache;
 use renewals::Renewals;
 use row::Stamp;
 
-/// Maximum number of requests for one election that run at the same time. More than one, so that a short request does
-/// not have to wait for a long one. There is a limit because each attempt on a hung disk leaves a blocked thread
-/// behind, and all these threads would continue at once when the disk recovers. Further requests wait without a thread,
-/// and are not carried out if their caller has given up.
+/// Maximum number of requests for one election that run at the same time. The number is more than 1, so that a short
+/// request does not have to wait for a long request. There is a limit because each attempt on a hung disk leaves a
+/// blocked thread behind, and all these threads would continue at once when the disk recovers. Further requests wait
+/// without a thread, and are not carried out if their caller has given up.
 const LANES: usize = 4;
 
 /// Timeout for a lease request that waits for another client's transaction. The timeout can be short: a transaction
@@ -57,8 +57,8 @@ const LANES: usize = 4;
 const LEASES_BUSY: Duration = Duration::from_millis(100);
 
 /// Timeout for a state request that waits for another client's transaction. A coordinator that commits continuously
-/// leaves only short gaps, and an operator's request must find one. The timeout must also be shorter than the 2 s after
-/// which a standby's recall times out, so that the error that names the lock's holder comes first.
+/// leaves only short gaps, and an operator's request must find a gap. The timeout must also be shorter than the 2 s
+/// after which a standby's recall times out, so that the error that names the lock's holder comes first.
 const STATES_BUSY: Duration = Duration::from_millis(1500);
 
 /// Timeout for a request for control objects, steering objects or history that waits for another client's transaction.
@@ -92,7 +92,7 @@ impl SqliteStore {
     }
 
     /// Returns the missing parts of the store in the folder `dir`. Returns no parts if the lease database is missing as
-    /// well: `create` creates it last, so the store may not be complete yet.
+    /// well: `create` creates this database last, so the store may not be complete yet.
     #[must_use]
     pub fn lost(dir: impl AsRef<Path>) -> Vec<PathBuf> {
         let [leases, others @ ..] = FILES.map(|name| dir.as_ref().join(name));
@@ -338,7 +338,7 @@ impl Databases {
             Ok(next) => next,
             Err(error) => return Ok(Err(error)),
         };
-        // Only a client that wants the lease needs to know whether its holder has exited.
+        // Only a client that wants the lease needs to know whether the holder has exited.
         let asks = matches!(op, Op::Read | Op::Survey | Op::Acquire { .. });
         let noted = self.noted_for(&op);
         let answer = self.change(db, election, |object, elapsed| {
@@ -432,7 +432,7 @@ impl Databases {
         // The holder of a watched lease may use other clocks than this process, so only the lower bound is safe here.
         let least = (self.boot.least)();
         let lease = (stamp.clone(), row.lease.holder, row.lease.changes);
-        // A watched lease stays watched, even once the boot clock has reached a stamp that was ahead of it.
+        // A watched lease stays watched, even once the boot clock has reached the stamp that was in the future.
         if let Some(seen) = watched.get(election).filter(|seen| seen.lease == lease) {
             return least.saturating_sub(seen.since);
         }

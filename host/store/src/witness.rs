@@ -47,8 +47,8 @@ const BYTES: usize = 16;
 const TIDIED: usize = 4096;
 
 /// Returns the folder for a store's lock files. If the store is local to this machine, the folder is inside the store.
-/// Otherwise, it is inside `state`, the folder for this user's persistent host data. Returns `None` for a store in
-/// memory, or if there is no `state` folder.
+/// Otherwise, the folder is inside `state`, the folder for this user's persistent host data. Returns `None` for a store
+/// in memory, or if there is no `state` folder.
 #[must_use]
 pub fn folder(store: &StoreUrl, state: Option<&Path>) -> Option<PathBuf> {
     match store {
@@ -58,7 +58,8 @@ pub fn folder(store: &StoreUrl, state: Option<&Path>) -> Option<PathBuf> {
     }
 }
 
-/// Name of the folder inside `state`; see [`folder`]. In addition to lock files, it contains notes with lease ids.
+/// Name of the folder inside `state`; see [`folder`]. In addition to lock files, the folder contains notes with lease
+/// ids.
 const LEASES: &str = "leases";
 
 pub(crate) const FOLDER: &str = "holders";
@@ -185,7 +186,7 @@ impl LockFileId {
 }
 
 /// True if the kernel's locks show that all processes of the incarnation have exited. False if this is uncertain
-/// because [`folder`] contains no such lock file, or because its file system is not local.
+/// because the incarnation's lock file is not in `folder`, or because the file system is not local.
 #[must_use]
 pub fn has_ended(folder: &Path, incarnation: &str) -> bool {
     let look = || -> io::Result<bool> {

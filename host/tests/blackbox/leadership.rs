@@ -95,8 +95,7 @@ fn unread_lines_are_dropped_after_their_term(fleet: Fleet) {
     let mut a = fleet.launch("alpha").start_unread();
     let held = fleet.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
     let term = held["term"].as_u64().expect("a term");
-    // From here on, alpha cannot write to its log. Its instance's output has passed the gate, and waits in alpha's
-    // process.
+    // Once alpha's log is full, the output that has already passed the gate waits in alpha's process.
     wait_until_log_blocks(&a, "baton-log");
     let _b = fleet.standby("beta", &a);
     a.pause();
@@ -126,7 +125,7 @@ fn unread_lines_do_not_delay_hand_off(fleet: Fleet) {
     wait_until_log_blocks(&a, "baton-log");
     let _b = fleet.standby("beta", &a);
     a.signal(Signal::TERM);
-    // The host must exit although the test does not read its log, and must never write the remaining lines.
+    // Although nobody reads the host's log, the host must exit. It must never write the remaining lines.
     let next = fleet.beat_above(term);
     assert_eq!(next.from, "beta");
     let before = a.written();
@@ -148,14 +147,14 @@ fn broken_lease_ends_instance_and_delays_next_leader(fleet: Fleet) {
     assert!(!lost.text("reason").is_empty(), "{lost:?}");
     let ended = a.event("ended", |event| event.name == "ended" && event.term == term);
     assert!(ended.ts < broken + fleet.lease(), "{ended:?} later than D after the break at {broken}");
-    // The next leader cannot know when the old leader's instance ends. So it waits for D, the lease duration.
+    // The next leader cannot know when the old leader's instance ends, so it waits for D, the lease duration.
     let next = fleet.beat_above(term);
     assert!(next.ts > before + fleet.lease(), "{next:?} earlier than D after the break at {before}");
     fleet.check_promises();
 }
 
-/// The leader's record is deleted, but its announcement still contains its term. A new node must wait, because the
-/// leader's instance may still run.
+/// The test deletes the leader's record, but the leader's announcement still contains the term. A new node must wait,
+/// because the leader's instance may still run.
 fn new_node_waits_for_leader_whose_record_is_deleted(fleet: Fleet) {
     let (a, term) = fleet.leader("alpha");
     announced(&fleet, "alpha", |announcement| announcement.term >= term);

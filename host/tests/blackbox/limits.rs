@@ -1,5 +1,6 @@
-//! Limits on a coordinator's resources. The event `near_limit` warns before a limit is reached. If an instance fails
-//! because of a limit, its message names the limit and the flag that raises it. The event `ended` reports the usage.
+//! Limits on a coordinator's resources. The event `near_limit` warns before an instance reaches a limit. If a limit
+//! makes an instance fail, the message of the event `ended` names the limit, and the flag, if any, that raises the
+//! limit. The event `ended` also reports the usage.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,8 +49,8 @@ fn was_near(fleet: &Fleet, term: u64, limit: &str, of: u64, flag: &str) {
     assert!(near.fields["max"] == of && (of / 5 * 4..=of).contains(&used), "{near:?}");
 }
 
-/// Writes a command for WASI preview 1 that grows its 2 tables to `elements` elements in total, and then succeeds.
-/// Returns the path of its module.
+/// Writes a WASI preview 1 command that grows its 2 tables to `elements` elements in total, and then returns. Returns
+/// the module's path.
 fn grows_a_table(folder: &Path, elements: u32) -> PathBuf {
     let module = folder.join("table.wat.wasm");
     let text = format!(
@@ -75,7 +76,7 @@ fn memory_limit_fails_the_instance_that_exceeds_it() {
 }
 
 /// Writes a component that contains 2 nested components with `number` core instances each, and 1 core instance at the
-/// top level. Returns the module's path.
+/// top level. Returns the component's path.
 fn has_instances(folder: &Path, number: usize) -> PathBuf {
     let module = folder.join("instances.wasm");
     let instances = "(core instance (instantiate $empty))".repeat(number);
@@ -128,7 +129,8 @@ fn core_instances_are_limited_to_1000() {
     }
 }
 
-/// Writes a command that creates `number` handles to resources that it defines itself. Returns the path of its module.
+/// Writes a component that defines its own resource type and creates `number` handles of this type. Returns the
+/// component's path.
 fn makes_handles(folder: &Path, number: u32) -> PathBuf {
     let module = folder.join("own.wasm");
     let text = r#"(component

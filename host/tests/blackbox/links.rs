@@ -1,5 +1,5 @@
 //! Links between the nodes of one machine. Hints replace most reads of the store, and let a standby act before its next
-//! poll. No peer can break one of Baton's promises or delay a renewal, whatever it sends.
+//! poll. No peer can break one of Baton's promises or delay a renewal, whatever the peer sends.
 #![allow(clippy::disallowed_methods, reason = "no machine sleeps in the seconds of these tests")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -24,14 +24,14 @@ use crate::store::Store;
 /// A lease that is renewed every 10 s.
 const MINUTE: (&str, &str) = ("--lease", "60s");
 
-/// A lease that is long enough not to be lost on a busy machine.
+/// A lease that is renewed every 2.5 s. Even on a busy machine, the leader can renew this lease in time.
 const LONGER: (&str, &str) = ("--lease", "15s");
 
 fn folder(fleet: &Fleet) -> PathBuf {
     fleet.store.folder().join("links")
 }
 
-/// Starts a leader and a standby that is linked to it. Returns both and the term.
+/// Starts a leader, and a standby that is linked to the leader. Returns the leader, the standby and the term.
 fn pair(fleet: &Fleet, flags: &[(&str, &str)]) -> (Node, Node, u64) {
     pair_of(fleet, |name| linked(fleet, name, flags))
 }
@@ -95,8 +95,8 @@ pub fn rarely_reads(fleet: &Fleet, node: &Node, leader: &Node, renewals: f64, re
     let number = |name: &str| sample(&at.ask("/metrics").body, name);
     let hints = metric("baton_link_hints_total", "");
     let reads = metric("baton_store_requests_total", "operation=\"read\",result=\"ok\"");
-    // On a busy machine, a hint may be late, and the node reads the lease in the meantime. In that case, the test tries
-    // again.
+    // If a hint is late on a busy machine, the node reads the lease before the hint arrives. In that case, the test
+    // tries again.
     until(&format!("{renewals} renewals in which it reads {readings} times at the most"), || {
         let (received, read) = (number(&hints), number(&reads));
         until("hints about renewals", || (number(&hints) >= received + renewals).then_some(()).ok_or(()));
@@ -133,12 +133,12 @@ pub fn takes_over_at_hand_off(node: &Node, leader: &mut Node, term: u64) {
 fn linked_standby_rarely_reads_and_takes_over_at_hand_off() {
     let fleet = Fleet::new(Store::sqlite());
     let (mut alpha, beta, term) = pair(&fleet, &[LONGER]);
-    // This lease is renewed every 2.5 s.
+    // Without hints, beta would read the lease about once a second: about 7 times during 3 renewals.
     rarely_reads(&fleet, &beta, &alpha, 3.0, 2.0);
     takes_over_at_hand_off(&beta, &mut alpha, term);
-    // Before each attempt to acquire the lease, the node reads the highest term. It sends a `recall` for the term if it
-    // was already reading the record when the hint arrived. Otherwise, it sends a `survey`, which reads both. The first
-    // attempt may come before the release, so the node may make several attempts.
+    // Before each attempt to acquire the lease, beta reads the record and the highest term. Usually, one `survey` reads
+    // both. If beta was already reading the record when the hint arrived, a `recall` then reads the term. The first
+    // attempt may come before the release, so beta may make several attempts.
     let page = Endpoint::of(&beta).ask("/metrics").body;
     let requests = |operation: &str, result: &str| {
         let labels = format!("operation=\"{operation}\",result=\"{result}\"");
@@ -150,8 +150,8 @@ fn linked_standby_rarely_reads_and_takes_over_at_hand_off() {
     fleet.check_promises();
 }
 
-/// A leader without listeners sends no hints, and its next renewal may be up to 10 s away. So as soon as a listener
-/// connects, the leader must report its last renewal.
+/// A leader without listeners sends no hints, and the leader's next renewal may be up to 10 s away. As soon as a
+/// listener connects, the leader must therefore report its last renewal.
 #[test]
 fn new_listener_learns_of_last_renewal_at_once() {
     let fleet = Fleet::new(Store::sqlite());
@@ -187,8 +187,8 @@ fn new_listener_learns_of_last_renewal_at_once() {
     fleet.check_promises();
 }
 
-/// While no node leads, there are no links, so no host can tell the others that the suspension is over. The commands
-/// `suspend` and `resume` must therefore send a hint to every host themselves.
+/// While no node leads, there are no links, so no host can send hints to the others. The commands `suspend` and
+/// `resume` must therefore send a hint to every host themselves.
 #[test]
 fn command_sends_a_hint_to_every_host_of_its_machine() {
     let fleet = Fleet::new(Store::sqlite());
@@ -196,10 +196,10 @@ fn command_sends_a_hint_to_every_host_of_its_machine() {
     fleet.beat_above(0);
     let listener = UnixListener::bind(folder(&fleet).join("ee")).unwrap();
     listener.set_nonblocking(true).unwrap();
-    // These are the sockets of two other hosts: the first has exited, and the second is just starting.
+    // These sockets stand for 2 more hosts: `cc` has exited, and `.dd` is still starting. The commands must not fail.
     drop(UnixListener::bind(folder(&fleet).join("cc")).unwrap());
     let _unfinished = UnixListener::bind(folder(&fleet).join(".dd")).unwrap();
-    // On a busy machine, a command may give up before it has reached all hosts.
+    // On a busy machine, a command may give up before it has reached all hosts. In that case, the test tries again.
     until("both commands to send a hint", || {
         let hints = ["suspend", "resume"].map(|command| {
             let done = fleet.command(&[command, ELECTION]);
@@ -226,8 +226,8 @@ fn floods_loiterers_and_garbage_disturb_no_node() {
     let socket = socket(&fleet);
     let incarnation = incarnation_of(&socket);
     let hello = |election: &str, to: &str| hello(election, to, "mallory", "ee");
-    // Opens more connections than the host accepts. These connections send nothing, and stay open until the host closes
-    // them.
+    // Opens more connections than the host accepts at a time. The connections send nothing, and stay open until the
+    // host closes them.
     let loiterers: Vec<_> = (0..200).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
     let is_over = Arc::new(AtomicBool::new(false));
     let floods = std::thread::spawn({
@@ -256,7 +256,7 @@ fn floods_loiterers_and_garbage_disturb_no_node() {
     ];
     for message in garbage {
         let mut patience = Patience::default();
-        // Until the host closes the silent connections, it has no room for this connection.
+        // The host has no room for this connection until it closes the silent connections, so the test tries again.
         while patience.lasts() {
             let Ok(mut peer) = UnixStream::connect(&socket) else {
                 std::thread::sleep(Duration::from_millis(10));
@@ -310,7 +310,7 @@ fn false_claims_of_readiness_prevent_no_takeover() {
         let count = sample(&Endpoint::of(&alpha).ask("/metrics").body, &listeners);
         if count >= 41.0 { Ok(()) } else { Err(count) }
     });
-    // The leader's preference among nodes depends on what it reads in the store, not on what it receives over links.
+    // With `--preempt`, the leader compares the priorities in the store. The priorities in link messages do not count.
     keeps_leading(&fleet, &alpha, term);
     let moved = |event: &Event| event.from == "alpha" && event.is_ineligible("transferring");
     assert!(!fleet.journal.events().iter().any(moved), "{:?}", fleet.journal.events());
@@ -319,7 +319,7 @@ fn false_claims_of_readiness_prevent_no_takeover() {
     fleet.check_promises();
 }
 
-/// A host checks which user each peer runs as. It does not rely on the folder's permissions.
+/// A host checks which user each peer runs as. The host does not rely on the permissions of the sockets' folder.
 #[test]
 fn peer_of_another_user_is_refused() {
     if !rustix::process::geteuid().is_root() {
@@ -341,7 +341,8 @@ fn peer_of_another_user_is_refused() {
         client.args(["-c", SCRIPT, socket.to_str().expect("a path"), &hello]).uid(user);
         finish(client)
     };
-    // On a busy machine, the client may take longer than 1 s to send its message. In that case, the host hangs up.
+    // If the client takes longer than 1 s to send its message on a busy machine, the host hangs up. In that case, the
+    // test tries again.
     until("this user to be greeted", || {
         let answer = answer_to(0);
         if answer.stdout == "b'{'\n" { Ok(()) } else { Err(answer) }
@@ -431,7 +432,7 @@ fn lies_in_the_leaders_name_cause_reads_and_no_takeover() {
     fleet.journal.wait("beta to hear lies", |events| {
         events.iter().any(|event| event.from == "beta" && event.is_linked()).then_some(())
     });
-    // While beta is fed false messages, alpha keeps leading in the same term.
+    // While beta receives false messages, alpha must keep leading in the same term.
     until("60 lies", || (count.load(Ordering::Relaxed) > 60).then_some(()).ok_or(()));
     keeps_leading(&fleet, &alpha, term);
     let status = fleet.status();

@@ -1,8 +1,8 @@
 //! Black-box tests: the real `baton` binary, real guests, real stores.
 //!
-//! Each scenario starts hosts as a user would, disturbs them or their store from the outside, and reads their logs. It
-//! waits for conditions instead of fixed periods. It calculates durations from the timestamps in the logs of the hosts
-//! and guests.
+//! Each scenario starts hosts as a user would, disturbs the hosts or their store from the outside, and reads the hosts'
+//! logs. Scenarios wait for conditions instead of fixed periods. They calculate durations from the timestamps in the
+//! logs of the hosts and guests.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 
 mod admin;
@@ -62,8 +62,8 @@ use baton_test_support::{
 };
 
 /// Generates tests from scenarios. A scenario is a function that takes a [`fleet::Fleet`]. The conformance suite
-/// already tests the stores themselves, so a scenario runs on Azurite only if it tests something that differs between
-/// Azurite and SQLite. `STORES=all make test` runs all scenarios on both stores.
+/// already tests the stores themselves. By default, a scenario therefore runs on Azurite only if it tests something
+/// that differs between Azurite and SQLite. `STORES=all make test` runs all scenarios on both stores.
 ///
 /// - `on_both_stores`: on SQLite and on Azurite.
 /// - `on_sqlite`: on SQLite.

@@ -137,7 +137,7 @@ impl Metadata {
     }
 
     fn used_by(&self, launch: Launch) -> Launch {
-        // The host must not use the proxy: through a proxy, it would not reach its own machine's metadata service.
+        // The host must ignore the proxy, because a proxy would reach the metadata service of another machine.
         launch.flag("--scheduled-events", format!("http://{}", self.address)).env("http_proxy", "http://127.0.0.1:1")
     }
 }
@@ -228,11 +228,11 @@ fn node_steps_down_and_acknowledges_each_kind_of_event() {
     fleet.check_promises();
 }
 
-/// Runs in its own network namespace, where the stand-in has the address of Azure's metadata service. Azure sets a
-/// known asset tag in the chassis data of its machines. Only one of the two hosts sees this tag.
+/// Azure sets a known asset tag in the chassis data of its machines. Only one of the two hosts sees this tag. The test
+/// runs in its own network namespace, where its server can use the address of Azure's metadata service.
 #[test]
 fn azure_machine_is_detected_by_its_chassis_tag() {
-    // Only this thread, and the processes that it starts, enter the new network namespace.
+    // The threads and processes that this thread starts later are in the new network namespace, too.
     // SAFETY: the call takes no pointers. It only moves this thread to a new network namespace.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
         return skipped("no network namespace can be created here");

@@ -33,7 +33,7 @@ fn ends_in_time(fleet: &Fleet) {
     let first = node.after(0, "started");
 
     let outage = fleet.store.cut();
-    // A renewal may have succeeded just before this moment, so D starts here.
+    // A renewal may have succeeded just before the outage began, so the test measures D from here.
     ends_within_d(fleet, first.term, OffsetDateTime::now_utc());
     drop(outage);
 
@@ -48,8 +48,8 @@ fn ends_in_time(fleet: &Fleet) {
     fleet.check_promises();
 }
 
-/// Waits until a term's instance has ended. Checks that the instance ended less than D after `safe`, the latest time at
-/// which the lease may have been renewed.
+/// Waits until a term's instance has ended. Checks that the instance ended less than D after `safe`. At `safe`, the
+/// host lost the store or the lease, or began to shut down.
 fn ends_within_d(fleet: &Fleet, term: u64, safe: OffsetDateTime) {
     let ended = fleet.journal.event("ended", |event| event.name == "ended" && event.term == term);
     assert!(ended.ts < safe + fleet.lease(), "{ended:?} is not within D after {safe}");
@@ -83,7 +83,7 @@ fn dropped_lines_are_reported_once_a_second() {
     };
     let counts = fleet.journal.wait("eight counts", |events| Some(dropped(events)).filter(|counts| counts.len() >= 8));
     // The flood began after the election. The host reports the first count of dropped lines at once, and then one count
-    // per second. So 8 counts take at least 7 s. The check allows for some tolerance.
+    // per second. So 8 counts take at least 7 s. The check tolerates 1 s less.
     let seconds = (counts[7].ts - node.after(0, "elected").ts).whole_seconds();
     assert!(seconds + 2 >= 8, "8 counts within {seconds} s: {counts:?}");
     assert!(counts.iter().all(|event| event.fields["lines"].as_u64() > Some(0)), "{counts:?}");
@@ -91,7 +91,7 @@ fn dropped_lines_are_reported_once_a_second() {
     fleet.check_promises();
 }
 
-/// Checks that a failed guest is restarted under the same lease, and that the `ended` event contains `says`.
+/// Checks that the host restarts a failed guest under the same lease, and that the event `ended` contains `says`.
 fn fails_and_is_restarted(guest: Guest, says: &str) {
     let fleet = fleet(guest);
     let node = fleet.node("alpha");
@@ -135,8 +135,7 @@ fn stepping_down_guest_hands_off() {
     let a = fleet.node("alpha");
     let first = fleet.beat_above(0);
     let b = fleet.node("beta");
-    // If beta starts slowly, the lease is still free after the hand-off. In that case, alpha may lead again before beta
-    // does.
+    // If beta starts slowly, alpha may acquire the released lease again before beta does.
     let next = b.after(first.term, "elected");
     a.event("a hand-off", |event| event.name == "released" && event.term < next.term);
     let stopping = fleet.journal.event("stopping", |event| event.name == "stopping");
@@ -177,8 +176,8 @@ fn unread_log_costs_only_lines(fleet: Fleet) {
     assert_eq!(b.after(term, "started").from, "beta");
 }
 
-/// The host's log writer blocks on a full pipe when the store is cut off. If the host waited for the writer, it could
-/// not kill its instance by 0.93 D (D is the duration of the lease), and would have to end itself.
+/// The test cuts off the store while the host's log writer is blocked on a full pipe. If the host waited for the
+/// writer, the host could not kill the instance in time. At 0.93 D, where D is the lease duration, it would end itself.
 fn unread_log_does_not_delay_kill(fleet: Fleet) {
     let fleet = fleet.with(Guest::FloodsThenLoops);
     // The host would report the address of its endpoint in the log, but this test does not read the log. So the test

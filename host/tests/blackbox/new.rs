@@ -1,5 +1,5 @@
-//! `baton new` and the commands that it tells the user to run next. The tests read these commands from its output and
-//! run them.
+//! `baton new`, and the commands that it prints as the next steps. The tests read these commands from the output of
+//! `baton new`, and run them.
 //!
 //! To save time between runs, npm and pip keep their downloads in `.cache`, and cargo keeps its builds in the target
 //! folder.
@@ -19,8 +19,8 @@ fn rust_project_tests_builds_and_runs() {
     let project = Project::new("fn", &["--lang", "rust"]);
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("new");
     fs::create_dir_all(&built).unwrap();
-    // Removes the module that an earlier test run built, so that this run must build it again at the path in
-    // `baton.toml`.
+    // Removes the module that an earlier run of this test built. So this run must build the module again, at the path
+    // in `baton.toml`.
     let _ = fs::remove_file(built.join("wasm32-wasip2/release/coordinator.wasm"));
     std::os::unix::fs::symlink(&built, project.folder().join("target")).unwrap();
     let output = project.tests_builds_and_runs();
@@ -36,8 +36,8 @@ fn javascript_project_tests_builds_and_runs() {
     let project = Project::new("web-2", &["--lang", "js"]);
     let output = project.tests_builds_and_runs();
     assert!(output.contains("# pass 1\n"), "{output}");
-    // The failure's message does not contain the reason for the refusal, because `fetch` does not pass it on. Only the
-    // event `request_refused` contains the reason.
+    // Only the event `request_refused` contains the reason for the refusal. The failure's message does not, because
+    // `fetch` does not pass the reason on.
     let (refused, line) = project.fetches_json("coordinator.js", "await fetchJson(");
     assert!(refused.ends_with(&line), "{refused}");
 }
@@ -181,16 +181,17 @@ impl Project {
         }
         let journal = Journal::default();
         let first = self.runs(run, &journal, |event| event.text("line") == "beat 2");
-        // The guest may have printed more beats before it stopped, so the next run may continue from a higher number.
+        // The guest may have printed more beats before it stopped, so the next run may continue from a higher number
+        // than 2.
         let continues = |line: &str| line.split_once(" continues from beat ").and_then(|(_, beat)| beat.parse().ok());
         self.runs(run, &journal, |event| continues(event.text("line")).is_some_and(|beat: u32| beat >= 2));
         assert_eq!(first.text("election"), self.name);
         output
     }
 
-    /// Enables the HTTP settings, and checks that the coordinator fetches JSON. Then removes `allow-http`, and checks
-    /// that the coordinator fails. Returns the failure's message, and the text with which the message should end: the
-    /// position of `call` in `source`.
+    /// Enables the HTTP settings in `baton.toml`, and checks that the coordinator fetches JSON. Then removes
+    /// `allow-http`, and checks that the coordinator fails. Returns the failure's message, and the text with which the
+    /// message should end: the position of `call` in `source`.
     fn fetches_json(&self, source: &str, call: &str) -> (String, String) {
         let server = Server::start(|_| Reply::ok("{\"stock\": 7}"));
         let file = self.folder().join("baton.toml");
@@ -211,8 +212,8 @@ impl Project {
         (ended.text("message").to_owned(), format!(" ({source}:{line})"))
     }
 
-    /// Checks that `baton dev` builds and runs the project. After a change, `baton dev` must swap in the new version,
-    /// which continues the count.
+    /// Checks that `baton dev` builds and runs the project. After a change of the source, `baton dev` must swap to the
+    /// new version, which must continue the count.
     fn is_developed(&self) {
         let mut shell = self.shell("exec baton dev");
         shell.env("BATON_LOG_FORMAT", "json");
@@ -236,7 +237,7 @@ impl Project {
         self.runs_until(command, journal, |event| event.name == "output" && says(event))
     }
 
-    /// Runs the host until it logs an event that passes the test. Then terminates the host and returns the event.
+    /// Runs the host until it logs an event that matches `is_it`. Then terminates the host and returns the event.
     fn runs_until(&self, command: &str, journal: &Journal, is_it: impl Fn(&Event) -> bool) -> Event {
         let mut shell = self.shell(&format!("exec {command}"));
         let store = format!("sqlite:{}", self.home.path().join("store").display());

@@ -40,7 +40,7 @@ fn instance_ends_in_time_when_outage_is_long(fleet: Fleet) {
     let (mut a, term) = fleet.leader("alpha");
     let mut b = fleet.standby("beta", &a);
     let outage = fleet.store.cut();
-    // A renewal may have succeeded just before this moment, so D starts here.
+    // A renewal may have succeeded just before the outage began, so the test measures D from here.
     let began = OffsetDateTime::now_utc();
     let stopping = a.after(0, "stopping");
     assert_eq!(stopping.text("reason"), "lease-at-risk", "{stopping:?}");
@@ -64,7 +64,8 @@ fn host_leads_again_when_its_deleted_store_is_recreated(fleet: Fleet) {
     node.event("the report", |event| event.name == "misconfigured" && event.ts > ended.ts);
     assert!(node.is_running(), "a host survives the loss of its store");
     fleet.store.make_anew();
-    // The new store contains no terms. Only the host remembers the earlier terms, and its next term must be higher.
+    // The new store contains no terms. Only the host remembers the earlier terms, and the host's next term must be
+    // higher.
     fleet.beat_above(term);
     assert!(node.is_running());
     fleet.check_promises();
@@ -77,7 +78,7 @@ fn leader_stops_at_once_when_its_store_is_removed() {
 }
 
 /// True if the leader stops within 5 s after its store is removed. The test removes the store right after a renewal.
-/// The lease is 60 s, so the next renewal comes too late to explain such a quick stop.
+/// With a lease of 60 s, the next renewal is due 10 s later, so a failed renewal cannot cause the stop.
 fn stops_at_once() -> bool {
     let fleet = Fleet::new(Store::sqlite());
     let alpha = fleet.launch_with("alpha", &[("--lease", "60s")]).start();

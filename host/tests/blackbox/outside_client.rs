@@ -1,7 +1,7 @@
-//! A lease that an outside client frees, although its holder did not release it.
+//! Leases that an outside client frees while the holder's instance still runs.
 //!
-//! The test stops the control threads of the leader's host, so the host does not notice that the lease is free. The
-//! host's instance runs until the deadline, so the node that acquires the lease must wait for that deadline.
+//! The tests stop the control threads of the leader's host, so the host does not notice that the lease is free. The
+//! host's instance runs until the deadline. The node that acquires the lease must wait until the deadline has passed.
 
 use time::OffsetDateTime;
 
@@ -25,8 +25,8 @@ fn next_leader_waits_when_a_write_frees_a_broken_lease(fleet: Fleet) {
 
 fn next_leader_waits_when_an_outside_client_held_the_lease(fleet: Fleet) {
     is_waited_out(&fleet, |standby| {
-        // The standby is paused while the lease changes hands, so it sees only the result: a free lease and an
-        // unchanged record.
+        // The standby is paused while the outside client holds the lease, so the standby sees only the result: a free
+        // lease and an unchanged record.
         standby.pause();
         fleet.store.take_and_release();
         standby.resume();

@@ -65,7 +65,8 @@ fn packages(home: &Path) -> Vec<PathBuf> {
     made.map(|entry| entry.expect("an entry").path()).collect()
 }
 
-/// Installs a Debian package into a separate root folder. Only root may run `dpkg --install`, so other users unpack it.
+/// Installs a Debian package into a separate root folder. Only root may run `dpkg --install`. For other users, the test
+/// only unpacks the package.
 fn install(package: &Path, root: &Path) {
     if !rustix::process::geteuid().is_root() {
         run(Command::new("dpkg-deb").arg("--extract").arg(package).arg(root));
@@ -76,8 +77,8 @@ fn install(package: &Path, root: &Path) {
     }
     fs::write(root.join("var/lib/dpkg/status"), "").expect("a file");
     fs::create_dir(root.join("etc")).expect("a folder");
-    // The flags are needed because the root folder contains neither the package's dependencies nor the programs that
-    // its scripts call.
+    // The `--force` flags are needed because the root folder contains neither the package's dependencies nor the
+    // programs that the package's scripts call.
     let mut dpkg = Command::new("dpkg");
     dpkg.arg("--root").arg(root).args(["--force-depends", "--force-script-chrootless", "--install"]).arg(package);
     run(&mut dpkg);

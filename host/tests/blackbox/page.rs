@@ -235,7 +235,7 @@ fn page_shows_each_change_of_the_leader() {
     of_alpha.wait("#live-text", |live| live == "stale");
     assert!(of_alpha.text("#banner").contains("has not answered"), "{}", of_alpha.text("#banner"));
     // The timeline shows the term of the killed node, the time without a leader, and the current term. The reason why a
-    // term ended may contain the coordinator's output, so the page shows it only to a user with the token.
+    // term ended may contain the coordinator's output, so the page shows the reason only to a user with the token.
     leads.enter_token();
     let [died, runs] = ["bad", "open"].map(|end| format!("#timeline button[data-end=\"{end}\"]"));
     let why = leads.wait_for(&died, "aria-label", |label| label.contains("was not heard from again"));
@@ -300,8 +300,8 @@ fn page_fits_phones_and_large_screens_in_light_and_dark() {
     fleet.check_promises();
 }
 
-/// A script that returns all text whose contrast with its background is too low. Calculates the contrast as WCAG 2.2
-/// defines it.
+/// A script that returns the elements whose text has too little contrast with the background, at most 9. The script
+/// calculates the contrast as WCAG 2.2 defines it.
 const CONTRASTS: &str = "(() => {
   const parts = (color) => color.match(/[\\d.]+/g).map((part, at) => part * (color.startsWith('color(') && at < 3 ? 255 : 1));
   const light = (color) => {
@@ -369,7 +369,7 @@ fn page_shows_output_as_text_and_not_as_markup() {
     assert_eq!((page.count("main img"), page.count("main script"), page.count("h1")), (0, 0, 1));
     let title = browser.run(&page.command("evaluate", json!({"script": "document.title"})));
     assert!(title.as_str().is_some_and(|title| title.contains("Baton")), "{title}");
-    // Trusted Types: the browser refuses to parse a string as markup.
+    // The page requires Trusted Types, so the browser refuses to parse a string as markup.
     let refused = page.command("evaluate", json!({"script": "document.body.innerHTML = '<b>x</b>'"}));
     assert!(browser.try_run(&refused).is_err_and(|why| why.contains("TrustedHTML")));
     fleet.check_promises();
@@ -479,7 +479,7 @@ fn wrong_token_is_reported_before_the_dialog_closes() {
     page.wait("#unlock", |text| text == "Forget the token");
     page.wait("#logs", |lines| lines.contains("beat"));
     assert!(!page.is_shown("#ask") && !page.is_shown("#banner"), "the token is accepted");
-    // If the node's token changes, the page forgets the old token and reports that it is wrong.
+    // If the node's token changes, the page forgets the old token and reports that the token is wrong.
     std::fs::write(fleet.home.path().join("token"), "a-token-that-is-newer").expect("written");
     page.wait("#banner", |banner| banner.contains("token is wrong"));
     page.wait("#unlock", |text| text == "Token…");
@@ -516,8 +516,8 @@ fn rollback_lists_versions_to_choose_from() {
         let options = browser.run(&page.command("evaluate", json!({ "script": script })));
         if options.as_array().is_some_and(|options| options.len() == 3) { Ok(options) } else { Err(options) }
     });
-    // The first option is the default, and its text names the version that it selects. The other options are the
-    // versions, newest first.
+    // The first option is the default. Its text names the version that a rollback restores by default. The other
+    // options are the versions, newest first.
     let digits = |digest: &str| digest.trim_start_matches("sha256:")[..12].to_owned();
     let text = |at: usize| options[at][2].as_str().unwrap_or_default();
     assert_eq!((&options[0][0], &options[0][1]), (&json!(""), &json!(false)), "{options}");

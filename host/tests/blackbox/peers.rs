@@ -1,5 +1,5 @@
-//! Links between nodes on different machines. They work like the links within one machine. No peer can break one of
-//! Baton's promises or delay a renewal, whatever certificate it presents.
+//! Links between nodes on different machines. These links work like the links within one machine. No peer can break one
+//! of Baton's promises or delay a renewal, whatever certificate the peer presents.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -55,7 +55,7 @@ fn remote_standby_rarely_reads_and_takes_over_at_hand_off() {
     let term = beta.after(term, "elected").term;
     let gamma = launch(&fleet, "gamma").start();
     is_linked(&gamma, "beta");
-    // This lease is renewed every 2.5 s.
+    // The lease is renewed every 2.5 s. Without hints, gamma would read it about 7 times during 3 renewals.
     rarely_reads(&fleet, &gamma, &beta, 3.0, 2.0);
     takes_over_at_hand_off(&gamma, &mut beta, term);
     let is_error = |event: &&Event| event.name == "error" && event.text("error").contains("cannot reach the leader");
@@ -185,7 +185,7 @@ fn network_peers_disturb_no_node() {
     visitor.announce_in("another", &fleet, "visitor", "ee", at);
     let own = hello(ELECTION, &to, "mallory", "ee");
     let as_mallory = || connect(at, Some((&mallory, &mallory)));
-    // The host greets a peer that is announced, and hangs up when the peer claims to lead.
+    // The host greets an announced peer, and hangs up when this peer claims to lead.
     let lie = format!("{own}{{\"leads\":{{\"term\":{},\"age_ms\":0,\"place\":0}}}}\n", u64::MAX);
     let is_cut_off = until("a greeting", || match as_mallory().map(|peer| answer_to(peer, &lie)) {
         Ok((first, is_cut_off)) if first.contains("\"hello\"") => Ok(is_cut_off),
@@ -258,8 +258,8 @@ fn network_peers_disturb_no_node() {
     floods.join().expect("no panic");
     let status = fleet.status();
     assert_eq!((status["term"].as_u64(), status["lease"].as_str()), (Some(term), Some("held")), "{status}");
-    // A node that starts afterwards establishes a link. The link must use the network, because the test removes the
-    // leader's local socket.
+    // A node that starts afterwards must get a link. The test removes the leader's local socket, so the link must use
+    // the network.
     std::fs::remove_file(socket(&fleet)).expect("the socket");
     is_linked(&launch("beta").start(), "alpha");
     fleet.check_promises();
@@ -288,7 +288,7 @@ fn coordinator_that_connects_to_the_peer_port_is_refused() {
 fn false_leader_in_the_store_causes_reads_and_no_takeover() {
     let fleet = Fleet::new(Store::sqlite());
     // The leader listens only on its local socket, and the test removes that socket. So the standby can connect only to
-    // the liar.
+    // the false leader, `liar`.
     let alpha = fleet.launch("alpha").arg("--links=true").arg("--reclaim=false").start();
     let term = fleet.beat_above(0).term;
     keeps_leading(&fleet, &alpha, term);

@@ -13,7 +13,7 @@ use crate::guests::Guest;
 use crate::node::{Event, Finished, baton, finish, until, with_mounts};
 use crate::store::Store;
 
-/// Makes a home with a folder `data`, which is granted to guests, and a folder `outside`, which is not.
+/// Makes a home folder. Its subfolder `data` is for guests, and its subfolder `outside` is not.
 fn home() -> TempDir {
     let home = tempfile::tempdir().expect("a folder");
     for folder in ["data/in/deep", "outside", "etc"] {
@@ -41,8 +41,8 @@ fn run(home: &Path, settings: &[(&str, &str)]) -> Finished {
     finish(command)
 }
 
-/// Checks that the host refused the setting `place`. The error must state what the path belongs to (`what`), which
-/// folder in that path is writable (`through`), and which grant makes it writable (`granted`).
+/// Checks that the host refused the setting `place`. The error must state what the path belongs to (`what`), in which
+/// folder of the path the coordinator may write (`through`), and which grant allows these writes (`granted`).
 #[track_caller]
 fn refused(finished: &Finished, place: &str, what: &str, through: &Path, granted: &str) {
     let Finished { code, stderr, .. } = finished;
@@ -127,7 +127,7 @@ fn folders_may_be_shared_and_overlap_read_only_folders() {
     let home = home();
     let base = home.path().canonicalize().expect("a path");
     // Starts a host that grants these folders, one list for each coordinator. Returns the error if the host refuses the
-    // folders. If the host accepts them, it fails later, because the module is missing.
+    // folders. If the host accepts the folders, it fails later because the module is missing. Then returns `None`.
     let granted = |folders: &[&str]| {
         let mut tables = "store = 'sqlite:store'\ncache = 'off'\nnode = 'a'\n".to_owned();
         for (number, folder) in folders.iter().enumerate() {
@@ -212,7 +212,7 @@ fn granted_folder_is_recognized_wherever_it_is_mounted() {
     refused(&mounted(tmpfs, "data/in/deep/token"), "--secret", what, &elsewhere, "data");
 }
 
-/// Runs a second host, whose guest may change the whole folder `data`. The second host ends after one term, because a
+/// Runs a second host, whose guest may change the whole folder `data`. Terminates this host after one term, because a
 /// later term would repeat the script.
 fn attack(home: &Path, script: &str) {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::UsesFiles);
@@ -250,11 +250,11 @@ fn later_term_does_not_follow_a_planted_link() {
     fs::remove_file(data.join("in")).expect("a link is there");
     fs::create_dir(data.join("in")).expect("a folder");
     fs::write(data.join("in/token"), "outside").expect("a file");
-    // Skips the term after the last logged term, because it may have begun just before the change.
+    // Skips the term after the last logged term, because that term may have begun just before the change.
     let begun = fleet.journal.events().iter().map(|event| event.term).max().unwrap_or(term);
     let term = fails(begun + 1, "was replaced after the host started");
-    // The runner for the next term looks for the folder before it creates its threads. So once the runner has several
-    // threads, it has already failed to find the original folder.
+    // The runner for the next term opens the granted folder before it creates its threads. So once the runner has
+    // several threads, it has already failed to open the original folder.
     until("a runner for the next term", || {
         let threads = |pid| fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
         let threads: Vec<_> = node.runners().into_iter().map(threads).collect();

@@ -21,7 +21,7 @@ fn is_deferral(event: &Event) -> bool {
     event.name == "standby" && event.text("reason").contains("lets other nodes take it first")
 }
 
-/// Starts a host that may lead only one of its two elections.
+/// Starts a host that may lead only one of its two elections at a time.
 fn leads_one_of_two(fleet: &Fleet) -> Node {
     let tables = ["one", "two"].map(|name| table(name, Guest::Beats)).concat();
     let store = fleet.store.url();
@@ -53,7 +53,7 @@ fn leadership_limit_counts_only_current_elections() {
 fn leader_with_preempt_hands_over_to_preferred_node(fleet: Fleet) {
     let beta = fleet.launch_with("beta", &[("--priority", "50")]).arg("--preempt").start();
     let first = fleet.beat_above(0).term;
-    // Beta hands over because beta itself has `--preempt`. The same flag on alpha has no effect while beta leads.
+    // Beta hands over because beta has `--preempt`. While beta leads, alpha's `--preempt` has no effect.
     let alpha = fleet.launch("alpha").arg("--preempt").start();
     alpha.event("to lead", |event| event.name == "elected");
     let second = fleet.beat_above(first);

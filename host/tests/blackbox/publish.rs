@@ -193,8 +193,8 @@ fn killed_push_lists_no_version_without_bytes(fleet: Fleet) {
         // Adapts the estimate of a push's duration, so that about half of the pushes are killed before they end.
         whole = whole.mul_f64(if status.success() { 0.85 } else { 1.15 });
         let newest = check_listed_modules(&fleet);
-        // If the previous push was killed, its last request may still have reached the store later. So the version of
-        // the previous push may be the current one, too.
+        // If the previous push was killed, its last request may have reached the store only after the previous check.
+        // So the previous push's version may be the current one, too.
         assert!([current, before, version.digest].contains(&newest), "neither the old nor the new one is current");
         assert!(!status.success() || newest == version.digest, "the push succeeded and is not current");
         completed += u32::from(newest == version.digest);
@@ -345,8 +345,8 @@ fn prune_removes_old_versions(fleet: Fleet) {
     let left: Vec<Digest> = listed(&fleet).iter().map(|(digest, _)| *digest).collect();
     assert_eq!(left, [5, 4, 3, 1].map(|n: usize| versions[n].digest));
 
-    // After an hour, `prune` also removes the bytes of these versions. The test sets their timestamps back by more
-    // than an hour, which it can do only in SQLite.
+    // `prune` keeps the bytes of a removed version for at least an hour after they were stored. The test sets the
+    // timestamps back by more than an hour, which it can do only in SQLite.
     let Store::Sqlite(folder) = &fleet.store else { return };
     let db = rusqlite::Connection::open(folder.path().join("modules.db")).expect("the file");
     db.execute("UPDATE module SET stored = stored - 3601", []).expect("an hour");
@@ -444,14 +444,15 @@ fn signature(comment: &str) -> String {
 }
 
 fn rows(fleet: &Fleet) -> Vec<Value> {
-    // The command fails if the store is busy for too long. In that case, the test runs it again.
+    // The command fails if the store is busy for too long. In that case, the test runs the command again.
     until("a list", || {
         let listed = fleet.command(&["modules", ELECTION, "--output=json"]);
         if listed.code == Some(0) { Ok(listed.json().as_array().expect("an array").clone()) } else { Err(listed) }
     })
 }
 
-/// Returns the versions, newest first: the digest of each, and true if it is the current version.
+/// Returns each version's digest, and true if the version is current. The version that was pushed or restored last is
+/// the first.
 fn listed(fleet: &Fleet) -> Vec<(Digest, bool)> {
     let digest = |row: &Value| row["digest"].as_str().expect("text").parse().expect("a digest");
     rows(fleet).iter().map(|row| (digest(row), row["current"] == true)).collect()

@@ -1,5 +1,6 @@
-//! Hosts that are killed and restarted, on a store that several machines share. The lease is 60 s: a node that leads
-//! within 45 s has reclaimed the lease instead of waiting for it to expire.
+//! Hosts that are killed and restarted, on a store that several machines share. A leader writes the secret id of its
+//! lease to a file, its note. With the note, another host on the machine can reclaim the lease. The lease is 60 s: a
+//! node that leads within 45 s has reclaimed the lease instead of waiting for it to expire.
 
 use std::fs;
 use std::os::fd::AsRawFd as _;
@@ -32,7 +33,7 @@ fn restarted_host_reclaims_at_once_but_not_repeatedly() {
     let killed = OffsetDateTime::now_utc();
     alpha.signal(Signal::KILL);
     alpha.wait();
-    // Both hosts find the killed leader's note, and one of them reclaims the lease.
+    // Both new hosts find the killed leader's note, and one of them reclaims the lease.
     let mut again = ["beta", "gamma"].map(|name| fleet.launch_with(name, &MINUTE).start());
     let next = fleet.beat_above(term);
     assert!(next.ts < killed + Duration::from_secs(45), "{next:?} after {killed}");
@@ -49,7 +50,7 @@ fn restarted_host_reclaims_at_once_but_not_repeatedly() {
     }
     let [mut follower, mut leader] = again;
     follows(&follower, &leader.name);
-    // After the second reclaim in a row, the node releases the lease, and another node acquires it.
+    // Delta's reclaim is the second in a row, so delta releases the lease, and far acquires it.
     for node in [&mut follower, &mut leader] {
         node.signal(Signal::KILL);
         node.wait();
@@ -69,11 +70,11 @@ fn lease_is_not_reclaimed_while_its_holder_may_still_act() {
     let fleet = Fleet::new(Store::azurite());
     let (mut alpha, term, note, incarnation) = leader(&fleet);
     let lock_file = note.with_file_name(incarnation);
-    // A stopped host may be resumed later, so no node reclaims its lease.
+    // A host stopped by SIGSTOP may continue later, so no node reclaims its lease.
     alpha.signal(Signal::STOP);
     let beta = fleet.launch_with("beta", &MINUTE).start();
     follows(&beta, "alpha");
-    // Holds the runner's lock, as if a debugger kept the runner from exiting.
+    // The test locks a byte of the lock file, like a runner that a debugger keeps from exiting.
     let holds = fs::File::options().write(true).open(&lock_file).expect("the lock file");
     let wanted = libc::flock { l_type: libc::F_WRLCK as i16, l_whence: 0, l_start: 1 << 40, l_len: 1, l_pid: 0 };
     // SAFETY: `holds` keeps the descriptor open, and `wanted` is a valid `flock` that outlives the call. The call only
@@ -85,7 +86,7 @@ fn lease_is_not_reclaimed_while_its_holder_may_still_act() {
     follows(&gamma, "alpha");
     let kept = fs::read(&note).expect("its note");
     drop((beta, gamma));
-    // Replaces the note with a named pipe. A host must still be able to start, and must become a standby of alpha.
+    // A named pipe replaces the note. A host must not block on the pipe, but become a standby of alpha.
     fs::remove_file(&note).expect("the note");
     mknodat(CWD, &note, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
     drop(holds);
@@ -127,8 +128,7 @@ fn live_leader_is_fenced_off_when_its_clone_reclaims() {
     let beta = beta.env("BATON_CACHE", &format!("{clone}/cache")).start();
     let took = beta.event("to take over", |event| event.name == "reclaimed");
     assert_eq!((took.text("from"), took.text("incarnation")), ("alpha", incarnation.as_str()), "{took:?}");
-    // The old holder tries to renew its lease within a sixth of the lease's duration, and the store refuses the
-    // renewal.
+    // The old holder tries to renew its lease within a sixth of the lease duration, and the store refuses the renewal.
     let lost = alpha.event("to lose its lease", |event| event.name == "leadership_lost");
     assert_eq!(lost.term, term, "{lost:?}");
     let ended = alpha.event("its end", |event| event.name == "ended" && event.term == term);

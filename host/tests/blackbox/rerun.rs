@@ -24,7 +24,7 @@ scenarios! {
     ],
 }
 
-/// D, the duration of the lease, on both kinds of stores. It is long enough to run several commands on a busy machine.
+/// Lease duration on both kinds of stores: long enough to run several commands on a busy machine.
 const LEASE: &str = "15s";
 
 /// Runs an election until it is finished. Returns the fleet, the node that ran the instance, and the term. The node
@@ -62,7 +62,7 @@ fn runs_again(fleet: &Fleet, alpha: &mut Node, term: u64) {
     fleet.check_promises();
 }
 
-/// Checks that `rerun` fails with an error that contains these words, and changes neither the record nor the lease.
+/// Checks that `rerun` fails with an error that contains these texts, and does not change the election's status.
 #[track_caller]
 fn is_refused(fleet: &Fleet, lease: &str, error: &[&str]) {
     let before = status_with_lease(fleet, lease);
@@ -81,7 +81,7 @@ fn rerun_succeeds_when_lease_is_free(fleet: Fleet) {
 
 fn rerun_succeeds_when_lease_is_expired(fleet: Fleet) {
     let (fleet, mut alpha, term) = finished(fleet);
-    // Azure does not support leases shorter than D.
+    // Azure supports no lease shorter than 15 s, the fleet's lease duration.
     fleet.store.hold(if fleet.store.is_sqlite() { Duration::from_secs(2) } else { fleet.lease() });
     fleet.status_until("an expired lease", |status| status["lease"] == "expired");
     runs_again(&fleet, &mut alpha, term);
@@ -100,8 +100,8 @@ fn rerun_is_refused_when_lease_is_breaking(fleet: Fleet) {
     is_refused(&fleet, "breaking", &["is being broken"]);
 }
 
-/// No node acquires the lease of a finished election. So a broken lease does not mean that an instance may still be
-/// running.
+/// If an operator breaks a lease, the holder's instance may still be running. But no node acquires the lease of a
+/// finished election, so no instance is running here.
 fn rerun_succeeds_when_lease_is_broken(fleet: Fleet) {
     let (fleet, mut alpha, term) = finished(fleet);
     fleet.store.hold(Duration::from_secs(60));
@@ -118,7 +118,7 @@ fn rerun_is_refused_when_lease_has_no_time_limit(fleet: Fleet) {
 
 fn rerun_changes_nothing_when_election_is_not_finished(fleet: Fleet) {
     let (alpha, term) = fleet.leader("alpha");
-    // Ignores the instance's resource usage, because it changes constantly.
+    // The instance's resource usage changes constantly, so the comparison excludes it.
     let lease = || {
         let mut status = status_with_lease(&fleet, "held");
         status["usage"].take();

@@ -1,5 +1,5 @@
-//! The SDK's async API on the real host: the SDK's example `watch` waits for an answer, a timer and the request to stop
-//! at the same time. The guests of the other tests cover the sync API.
+//! The SDK's async API on the real host. The SDK's example `watch` waits for an HTTP response, a timer and a stop
+//! request at the same time. The guests of the other tests cover the sync API.
 
 use baton_test_support::node;
 use std::io::{BufRead, BufReader, Write};
@@ -28,7 +28,7 @@ fn async_coordinator_waits_for_answer_timer_and_stop_at_once() {
         let line = format!("{url} {line}");
         node.event(&line, |event| event.name == "output" && event.text("line") == line);
     }
-    // The third request hangs for longer than the grace, so only the request to stop can end the guest's wait.
+    // The service does not answer the third HTTP request, so only the stop request can end the guest's wait in time.
     for request in requests.iter().take(3) {
         assert!(request.lines().any(|line| line.eq_ignore_ascii_case("baton-term: 1")), "{request}");
     }
@@ -68,7 +68,7 @@ fn service(answers: &'static [Answer]) -> (SocketAddr, Receiver<String>) {
                     write!(connection, "HTTP/1.1 {status} -\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
                         .unwrap();
                 }
-                // The read ends when the instance ends, because that closes the connection.
+                // The loop ends when the instance ends, because the host then closes the connection.
                 Answer::None => while lines.read_line(&mut String::new()).is_ok_and(|read| read > 0) {},
             }
         }

@@ -1,6 +1,6 @@
-//! Hosts whose instance has not ended in time. Such a host never releases the lease. There are two cases:
+//! Hosts whose instance does not end in time. Such a host never releases the lease. There are two cases:
 //!
-//! - If the instance may still run, the host ends itself before the lease expires.
+//! - If the instance may still run, the host kills itself before the lease expires.
 //! - If the host has killed the instance, but the kernel does not end it, the host gives up leadership and keeps
 //!   running.
 
@@ -30,14 +30,15 @@ fn ends_itself(node: &mut Node) {
     assert_eq!(status.signal(), Some(Signal::KILL.as_raw()), "{status:?}");
 }
 
-/// Checks that a host that has ended itself did not release its lease.
+/// Checks that the lease of this term was not released.
 fn is_not_released(fleet: &Fleet, term: u64) {
     let status = fleet.status();
     assert_eq!(status["term"], term, "{status}");
     assert_ne!(status["lease"], "free", "{status}");
 }
 
-/// Returns the event that the host logged last, just before it ended itself.
+/// Returns the event `aborting`, which the host logs just before it kills itself. Checks that the host logged neither
+/// `ended` nor `released`.
 fn last_words(fleet: &Fleet) -> Event {
     let events = fleet.journal.events();
     for never in ["ended", "released"] {
@@ -71,8 +72,7 @@ fn host_survives_when_kernel_does_not_end_killed_instance() {
     let outage = fleet.store.cut();
     let killed = node.after(0, "killed");
     let left = leaves_its_lease(&node);
-    // The host kills the instance soon after 0.7 D, where D is the duration of the lease. It gives up leadership at
-    // 0.93 D.
+    // The host kills the instance soon after 0.7 of the lease duration, and gives up leadership at 0.93.
     assert!(left.ts > cut + LEASE * 8 / 10, "the host gave up before 0.93 D: {left:?} {killed:?}");
     drop(outage);
     is_not_released(&fleet, term);
@@ -102,7 +102,7 @@ fn host_gives_up_when_its_dead_instance_is_not_reaped() {
     // The host gives up leadership although its renewals still succeed.
     leaves_its_lease(&node);
     beta.after(term, "started");
-    // A host that is terminated does not wait for the instance, either.
+    // After SIGTERM, the host does not wait for the instance, either.
     assert_eq!(node.terminate().code(), Some(0));
     drop(held);
     fleet.check_promises();
@@ -136,7 +136,7 @@ fn watchdog_ends_host_when_its_supervisor_is_stopped() {
 #[test]
 fn unread_log_does_not_delay_self_abort() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::FloodsThenLoops);
-    // The host ends itself at 0.93 D, which is about 4 s before the lease expires.
+    // The host kills itself at 0.93 of the lease duration, about 4 s before the lease expires.
     let lease = Duration::from_secs(60);
     let mut node = fleet.launch_with("alpha", &[("--lease", "60s")]).start_unread();
     let held = fleet.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
@@ -177,14 +177,14 @@ fn ends_at_its_deadline(stop: impl FnOnce(&Node)) {
 }
 
 /// Asks a host how much time is left until its deadline, and then stops the host with SIGSTOP. Returns how long after
-/// that deadline the runner ended. The result may be too high, by at most the duration of the request, but is never too
-/// low.
+/// that deadline the runner ended. The result is never too low. It may be too high by up to the duration of the
+/// request.
 fn ends_late_by() -> time::Duration {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Loops);
     let mut node = fleet.launch_with("alpha", &[("--lease", "4s")]).start();
     node.after(0, "started");
     let (at, runners) = (Endpoint::of(&node), node.runners());
-    // The host computes the remaining time only after this moment.
+    // The host computes the remaining time after this moment, so the test never estimates the deadline too late.
     let before = OffsetDateTime::now_utc();
     let left = sample(&at.ask("/metrics").body, &format!("baton_lease_remaining_seconds{{election=\"{ELECTION}\"}}"));
     node.signal(Signal::STOP);
@@ -200,7 +200,7 @@ fn ends_late_by() -> time::Duration {
 #[test]
 fn runner_ends_within_50_ms_of_deadline_when_host_is_stopped() {
     const BAR: time::Duration = time::Duration::milliseconds(50);
-    // The wall clock may be slewed, and the host uses the fastest of its clocks. So the runner may seem to end slightly
+    // The host uses the fastest of its clocks, but the test uses the wall clock. So the runner may seem to end slightly
     // early.
     const EARLY: time::Duration = time::Duration::milliseconds(-20);
     // In a single try, the runner may end late, because the machine is busy, or because a renewal moves the deadline

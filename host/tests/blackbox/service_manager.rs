@@ -20,7 +20,7 @@ use crate::minisign::Signer;
 use crate::node::{Event, Launch, until};
 use crate::store::Store;
 
-/// A stand-in for systemd, with the lines that it has received.
+/// A stand-in for systemd that keeps the lines it receives.
 struct Manager {
     address: String,
     received: Arc<Mutex<Vec<String>>>,
@@ -113,7 +113,7 @@ fn watchdog_notifications_stop_when_control_threads_hang() {
     manager.wait(2, |line| line == "WATCHDOG=1");
     freeze(&beta, "control");
     let is_stuck = |line: &str| line.starts_with("STATUS=the control runtime has made no progress for ");
-    // If the host were not stuck, it would also have sent `WATCHDOG=1` with each of these lines.
+    // A host that is not stuck sends `WATCHDOG=1` together with each status line.
     let lines = manager.wait(5, is_stuck);
     let since = lines.iter().position(|line| is_stuck(line)).expect("such a line");
     assert!(!lines[since..].iter().any(|line| line == "WATCHDOG=1"), "{lines:?}");
@@ -185,7 +185,7 @@ fn trusted_keys_are_reloaded_on_sighup() {
     let trust = keys.display().to_string();
     let node = fleet.launch_from("alpha", &module, &[("--trust", &trust)]).without_terminal().start();
     fleet.beat_above(0);
-    // Replaces the module with a new version that is signed with the next key.
+    // Replaces the module with a version that is signed with the second key, which the host does not trust yet.
     bytes.extend([0, 3, 1, b'n', 2]);
     fs::write(&signature, second.sign(&bytes)).expect("written");
     fs::write(module.with_extension("new"), &bytes).expect("written");

@@ -1,4 +1,4 @@
-//! Sources of modules. Every node gets the version that the source names, and a bad version does not disturb any node.
+//! Sources of modules. Every node gets the source's current version, and a bad version does not disturb any node.
 
 use baton_election::ElectionName;
 use baton_modules::{EditError, Publication, VersionList, edit_versions};
@@ -21,7 +21,7 @@ scenarios! {
 }
 
 fn every_node_holds_the_pushed_version(fleet: Fleet) {
-    // During the probation of a version, nodes also keep the previous version. This probation outlasts the test.
+    // During a version's probation, nodes also keep the previous version. This probation outlasts the test.
     let probation = [("--probation", "1h")];
     let mut nodes = ["alpha", "beta"].map(|name| fleet.launch_from(name, PUSHED, &probation).start());
     for node in &nodes {
@@ -46,7 +46,7 @@ fn every_node_holds_the_pushed_version(fleet: Fleet) {
     announced(&fleet, &leader, |node| both(node) && node.runs == Some(second.digest));
     announced(&fleet, standby, |node| both(node) && node.runs.is_none());
     fleet.beat_above(started.term);
-    // A node that exits withdraws its announcement only if the store answers in time. Otherwise, the test tries again.
+    // If the store answers in time, a node that exits withdraws its announcement. Otherwise, the test tries again.
     until("no node to be announced", || {
         for node in &mut nodes {
             assert!(node.terminate().success());
@@ -142,7 +142,7 @@ fn name(fleet: &Fleet, bytes: &[u8]) -> Pushed {
     Pushed { digest }
 }
 
-/// Waits until a node's announcement passes the test.
+/// Waits until `test` returns true for the node's announcement.
 pub fn announced(fleet: &Fleet, node: &str, test: impl Fn(&Announcement) -> bool) {
     until(&format!("an announcement of {node}"), || {
         let all = on_store(fleet, async |store| store.announcements(&election()).await);

@@ -1,4 +1,4 @@
-//! A coordinator's state, which must survive the loss of its node, its store and its lease.
+//! A coordinator's state, which must survive crashes of the leader and outages of the store.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -27,12 +27,12 @@ scenarios! {
     ],
 }
 
-/// Kills the leader at arbitrary moments until 10,000 commits have been made. Checks that no acknowledged commit is
+/// Kills the leaders of several terms while their instances make 10,000 commits. Checks that no acknowledged commit is
 /// lost.
 fn commits_outlive_sigkill(fleet: Fleet) {
     let fleet = fleet.with(Guest::KeepsHistory);
-    // If successors must wait for leases to expire, each takeover takes at least 15 s. In that case, the test kills
-    // fewer leaders.
+    // If successors must wait until the lease of 15 s expires, takeovers are slow. In that case, the test kills fewer
+    // leaders.
     let (enough, kills) = (10_000, if fleet.sees_deaths() { 8 } else { 2 });
     let mut nodes: Vec<_> = ["alpha", "beta"].map(|name| fleet.node(name)).into_iter().collect();
     let mut term = 0;
@@ -57,7 +57,7 @@ fn commits_outlive_sigkill(fleet: Fleet) {
         event.term > term && saved(event).is_some_and(|count| count >= enough)
     });
     for node in &mut nodes {
-        // Waits until the host has started: a process that is just starting does not handle SIGTERM yet.
+        // A process that has just been created does not handle SIGTERM yet.
         node.event("to contend", |event| event.name == "starting");
         assert!(node.terminate().success());
     }
@@ -65,7 +65,7 @@ fn commits_outlive_sigkill(fleet: Fleet) {
     fleet.check_promises();
 }
 
-/// Cuts off the leader from the store while its guest commits.
+/// Cuts off the leader from the store while its instance commits.
 fn history_is_kept_when_leader_loses_the_store_in_a_commit(fleet: Fleet) {
     let fleet = fleet.with(Guest::KeepsHistory);
     let mut alpha = fleet.node("alpha");
@@ -186,7 +186,7 @@ fn values_are_escaped_on_a_terminal_only() {
         assert!(!shown.contains("\u{1b}[2J") && !shown.contains(['\u{9b}', '\u{7}']), "{command:?}: {shown:?}");
         assert!(shown.contains("\\u{1b}") || shown.contains("\\u001b"), "{command:?}: {shown:?}");
     }
-    // The JSON output contains escapes, but they do not change the values.
+    // The JSON output contains JSON escapes, which a parser turns back into the original values.
     let exported = fleet.command(&["state", "export", ELECTION]);
     assert_eq!(exported.json()["entries"], entries);
     assert!(exported.stdout.contains("\\u009b") && !exported.stdout.contains('\u{9b}'), "{exported:?}");
@@ -229,7 +229,7 @@ fn state_that_exceeds_a_limit_is_refused_with_its_name(fleet: Fleet) {
     fleet.check_promises();
 }
 
-/// Returns the number of the saved commit that the event reports, if any.
+/// Returns the number of the commit that the event reports as saved, if any.
 fn saved(event: &Event) -> Option<u64> {
     event.text("line").strip_prefix("saved ")?.parse().ok()
 }

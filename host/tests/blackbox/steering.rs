@@ -48,7 +48,7 @@ fn refused(finished: &Finished, words: &[&str]) {
     words.iter().for_each(|word| assert!(finished.stderr.contains(word), "`{word}` is missing: {finished:?}"));
 }
 
-/// Waits until a node's row in `baton nodes` passes the test. Returns the row.
+/// Waits until `test` returns true for the node's row in `baton nodes`. Returns the row.
 fn listed(fleet: &Fleet, node: &str, test: impl Fn(&Value) -> bool) -> Value {
     until(&format!("{node} in `baton nodes`"), || {
         let nodes = steer(fleet, &["nodes", "--output=json"]);
@@ -127,7 +127,7 @@ fn no_node_leads_while_election_is_suspended(fleet: Fleet) {
         assert_eq!(ineligible(node, "suspended").text("reason"), "the database is moved");
         assert_eq!(listed(&fleet, &node.name, |row| !row["ineligible"].is_null())["ineligible"], "suspended");
     }
-    // A node that starts now reads the suspension before it acquires the free lease.
+    // A node that starts now reads the suspension first, so it does not acquire the free lease.
     let gamma = fleet.node("gamma");
     ineligible(&gamma, "suspended");
     refused(&steer(&fleet, &["step-down"]), &["no node leads fleet", "suspended by", "the database is moved"]);
@@ -211,8 +211,7 @@ fn request_stays_in_force_when_store_goes_away(fleet: Fleet) {
     fleet.check_promises();
 }
 
-/// This test needs a store that is reached over a network, because only such a store can be unreachable for a single
-/// node.
+/// Only a store that nodes reach over a network can be unreachable for a single node.
 #[test]
 fn commands_wait_for_expiry_when_leader_is_cut_off() {
     let fleet = Fleet::new(Store::azurite());
@@ -232,8 +231,8 @@ fn commands_wait_for_expiry_when_leader_is_cut_off() {
     drop(outage);
     assert_eq!(ineligible(&alpha, "suspended").text("reason"), "while it is away");
     ineligible(&beta, "suspended");
-    // Repeats the case with a step-down instead of a transfer: alpha leads again, and is cut off from the store while
-    // beta is ready.
+    // Repeats the scenario with a step-down instead of a transfer: alpha leads again, and is cut off from the store
+    // while beta is ready.
     assert!(beta.terminate().success());
     done(&steer(&["resume", ELECTION]), &["is resumed: alpha leads"]);
     let term = fleet.beat_above(elected(&fleet, "beta")[0]).term;
@@ -334,7 +333,7 @@ fn node_id_of_two_hosts_is_refused(fleet: Fleet) {
     });
 }
 
-/// Every node of an election accepts steering commands, including standbys.
+/// Steers through the endpoint of beta, first while beta is a standby.
 fn endpoint_steers_for_clients_with_the_token(fleet: Fleet) {
     let token = fleet.home.path().join("token");
     std::fs::write(&token, "0123456789abcdef\n").expect("written");

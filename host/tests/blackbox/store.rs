@@ -1,4 +1,4 @@
-//! The lease stores that scenarios run on, and ways to damage their contents, as an outside client could.
+//! Stores for scenarios, and functions that damage the stores' contents as an outside client could.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ pub enum Store {
     },
 }
 
-/// An outage of a store. It ends when this value is dropped.
+/// An outage of a store. Dropping this value ends the outage.
 pub enum Outage<'a> {
     /// An exclusive lock on the embedded store.
     Lock(Connection),
@@ -71,8 +71,7 @@ impl Store {
         format!("http://127.0.0.1:{}/devstoreaccount1", proxy.port)
     }
 
-    /// D, the duration of the lease. It is the shortest that Azure supports, and long enough for renewals on a busy
-    /// machine.
+    /// Lease duration: the shortest that Azure supports, and long enough for renewals on a busy machine.
     pub fn lease(&self) -> Duration {
         Duration::from_secs(15)
     }
@@ -100,8 +99,8 @@ impl Store {
         until("a renewal", || if changes() > before { Ok(()) } else { Err(before) });
     }
 
-    /// Leaves all requests unanswered until the returned outage is dropped. Locks the store's file if the store is
-    /// embedded.
+    /// Leaves all requests unanswered until the returned outage is dropped. On the embedded store, locks the file that
+    /// contains the leases.
     pub fn hang(&self) -> Outage<'_> {
         self.take_away(Mode::Hang)
     }
@@ -129,7 +128,8 @@ impl Store {
         }
     }
 
-    /// Closes all connections until the returned outage is dropped. Locks the store's file if the store is embedded.
+    /// Closes all connections until the returned outage is dropped. On the embedded store, locks the file that contains
+    /// the leases.
     pub fn cut(&self) -> Outage<'_> {
         self.take_away(Mode::Cut)
     }
@@ -167,7 +167,7 @@ impl Store {
                 let changed = self.open().execute(DELETE, [ELECTION]).expect("the record is deleted");
                 assert_eq!(changed, 1, "there was no record to delete");
             }
-            // Only the lease's holder may delete a leased blob, so the lease is broken first.
+            // Only the lease's holder may delete a leased blob, so the test breaks the lease first.
             Self::Azurite { .. } => self.azure(async |_, blob| {
                 blob.break_lease().lease_break_period(Duration::ZERO).await.expect("the lease is broken");
                 blob.delete().await.expect("the blob is deleted");
@@ -203,7 +203,7 @@ impl Store {
         }
     }
 
-    /// Creates an empty store in place of the deleted one.
+    /// Creates an empty store again after [`Self::delete`].
     pub fn make_anew(&self) {
         match self {
             Self::Sqlite(folder) => {

@@ -1,5 +1,5 @@
 //! Tasks from a user's first hour with Baton, performed by the scripts in `host/tests/tasks`. Other tests cover the
-//! installation ([`packages`]), HTTP in three languages ([`new`]), and the overlay for Kubernetes
+//! installation ([`packages`]), HTTP in three languages ([`new`]), and the Kubernetes overlay
 //! (`scripts/packaging.sh`).
 //!
 //! [`packages`]: crate::packages
@@ -39,8 +39,8 @@ fn run(task: &str) {
     let mut shell = Command::new("bash");
     shell.args(["-c", &script]).current_dir(&home).env_clear().env("HOME", home.path()).env("PATH", path);
     shell.env("MODULE", Guest::Beats.module()).env("BATON_ENV", "BEHAVIOUR=beat\nBEAT_MS=100");
-    // The bad version is the scheduler, which fails because its environment variables are not set. `make examples`
-    // builds it.
+    // The bad version is an example that fails because its environment variables are not set. `make examples` builds
+    // the example.
     shell.env("BAD", Path::new(env!("CARGO_TARGET_TMPDIR")).join("../examples/scheduler-rust.wasm"));
     let output = shell.output().expect("a shell");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -1,5 +1,5 @@
-//! Template processes. A template links one version of a module and forks the runners for it. Coordinators share
-//! templates, and the host replaces a template that fails.
+//! Template processes. A template links one version of a module and forks the runners of that version. Coordinators
+//! with the same version share a template, and the host replaces a template that fails.
 
 use rustix::process::{Pid, Signal, kill_process};
 use time::OffsetDateTime;
@@ -63,7 +63,7 @@ fn instance_keeps_running_when_its_template_dies() {
 #[test]
 fn template_that_does_not_answer_is_replaced() {
     let fleet = Fleet::new(Store::sqlite());
-    // The lease is long, so that it is not lost while the host waits for the template.
+    // A long lease is not lost while the host waits for the template.
     let node = fleet.launch_with("alpha", &[("--lease", "30s")]).start();
     let term = node.after(0, "started").term;
     let (first, runners) = (template(&node), both_runners(&node));

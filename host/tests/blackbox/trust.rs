@@ -73,7 +73,7 @@ fn untrusted_module_neither_runs_nor_stops_another() {
                           MODULE -t 'election:other election:{ELECTION}'`"
     );
     assert!(refused.text("error").contains(&wanted), "{refused:?}");
-    // A changed comment invalidates the signature.
+    // The signature also covers the comment, so a changed comment invalidates the signature.
     let forged = elsewhere(&Guest::Beats.build(9)).replace("election:other", &format!("election:{ELECTION}"));
     let forged = offer(&Guest::Beats.build(9), Some(forged));
     node.event("to refuse a forged comment", |event| {

@@ -17,7 +17,7 @@ use crate::store::Store;
 
 const MINUTE: [(&str, &str); 1] = [("--lease", "60s")];
 
-/// D, the duration of the lease, in tests in which a successor waits for the lease to expire.
+/// Lease duration in tests in which the successor waits until the lease expires.
 const SHORT_LEASE: Duration = Duration::from_secs(8);
 
 fn pair(fleet: &Fleet, flags: &[(&str, &str)]) -> (Node, Node, u64) {
@@ -74,7 +74,7 @@ fn standby_waits_while_a_process_holds_the_lock() {
     let (mut alpha, beta, term) = pair(&fleet, &MINUTE);
     let lock_file = lock_file_of(&fleet);
     let holds = File::options().write(true).open(&lock_file).expect("the lock file");
-    // Holds the runner's lock, as if a debugger kept the runner from exiting.
+    // The test locks a byte of the lock file, like a runner that a debugger keeps from exiting.
     let wanted = libc::flock { l_type: libc::F_WRLCK as i16, l_whence: 0, l_start: 1 << 40, l_len: 1, l_pid: 0 };
     // SAFETY: `holds` keeps the descriptor open, and `wanted` is a valid `flock` that outlives the call. The call only
     // reads it.
@@ -106,7 +106,8 @@ fn standby_waits_when_it_does_not_watch_for_deaths() {
 #[test]
 fn standby_waits_when_an_older_host_has_written_since() {
     successor_waits(&[], &[], |fleet| {
-        // Simulates a write by an older host: the record's version no longer matches the version that alpha has noted.
+        // If an older host writes the record, the record's version no longer matches the version that alpha has noted.
+        // Changing the noted version has the same effect.
         let connection = Connection::open(fleet.store.folder().join("lease.db")).expect("the file");
         connection.busy_timeout(Duration::from_secs(10)).expect("a timeout");
         assert_eq!(connection.execute("UPDATE holder SET version = 'older'", []), Ok(1));
@@ -126,8 +127,8 @@ fn successor_waits(leader: &[&str], standby: &[&str], before: impl FnOnce(&Fleet
     let term = fleet.beat_above(0).term;
     let beta = start("beta", standby);
     beta.event("to follow alpha", |event| event.name == "standby" && event.text("leader") == "alpha");
-    // Waits for a renewal before the leader is killed, so that most of the lease is still left. On a busy machine, the
-    // next renewal may be late.
+    // On a busy machine, renewals may be late. The test kills the leader just after a renewal, so that most of the
+    // lease is left.
     fleet.store.renewed();
     before(&fleet);
     let killed = OffsetDateTime::now_utc();
@@ -148,8 +149,7 @@ fn copied_store_reports_no_death() {
     assert!(copied.success());
     let copy = copy.path().join(fleet.store.folder().file_name().expect("a name"));
     let store = format!("sqlite:{}", copy.display());
-    // The copy of the store contains a file with the name of alpha's lock file. No process locks that file, so it does
-    // not show whether alpha is alive.
+    // The copied store contains a copy of alpha's lock file. No process locks the copy, but alpha is still alive.
     let gamma = fleet.launch_with("gamma", &[MINUTE[0], ("--store", &store)]).start();
     gamma.event("to follow alpha", |event| event.name == "standby" && event.text("leader") == "alpha");
     alpha.signal(Signal::KILL);

@@ -1,4 +1,4 @@
-//! The attempts that every confined process makes. In a process that only computes, all attempts in [`OUTSIDE`] fail,
+//! The attempts that every process makes. In a process that only computes, all attempts in [`OUTSIDE`] fail,
 //! except for [`LOADS`] if the process may load code. In a runner, most attempts in [`OUTSIDE`] fail.
 
 use std::fs::{self, File};

@@ -1,5 +1,5 @@
-//! The attempts that only runners make, in addition to those of all confined processes. A runner may be granted folders
-//! and the network.
+//! The attempts that runners make in addition to the attempts in `computing.rs`. The unconfined process makes these
+//! attempts, too. A runner may be granted folders and the network.
 
 use std::ffi::CString;
 use std::fs::{File, FileTimes};

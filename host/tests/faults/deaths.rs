@@ -223,8 +223,8 @@ impl Fleet {
         let last_of_leader = |(node, term): (usize, u64)| if node == leader { term } else { term.saturating_sub(1) };
         let latest = self.judge().latest().map_or(0, |effect| last_of_leader((effect.node, effect.term)));
         let elected = self.log().elected.map_or(0, last_of_leader);
-        // If only the runner should die, but no runner has started yet, no process dies. The term that began with the
-        // last election then continues, and its first effect ends the wait below.
+        // If only the runner should die, but no runner has started yet, the test kills nothing. The elected term then
+        // continues, and the first effect of that term ends the wait below.
         let before = if case.dies == Dies::Runner { latest } else { latest.max(elected) };
         let died = now();
         self.log().note(&format!("{case}: {}", NAMES[leader]));

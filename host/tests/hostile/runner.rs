@@ -65,7 +65,8 @@ struct Runner {
     start: Vec<u8>,
 }
 
-/// The `fcntl` command that sets the signal that a descriptor sends. `libc` does not define this constant.
+/// The `fcntl` command that selects the signal for a descriptor's asynchronous I/O. `libc` does not define this
+/// constant.
 const F_SETSIG: libc::c_int = 10;
 
 /// The length of a mapping, in bytes. Each mapping holds the whole page or the whole tally.
@@ -430,7 +431,7 @@ impl Runner {
             }
             let path = format!("/proc/self/fd/{}", file.as_raw_fd());
             let again = rustix::fs::openat(CWD, path, OFlags::RDWR, Mode::empty());
-            // A runner that has been granted folders may open the file again. That alone is harmless.
+            // A runner that has been granted folders may open the file again. Opening the file is harmless.
             let again = again.as_ref().unwrap_or(file);
             say("maps once more", map(again, writes).map(drop));
             say("shortens once more", rustix::fs::ftruncate(again, 0).map_err(Into::into));

@@ -70,8 +70,8 @@ async fn hand_over(term: &AsyncTerm, settings: &Settings, partition: u64) -> Res
     }
 }
 
-/// Offers a partition to a worker. Returns the term in which the worker took the partition. The worker may have taken
-/// it after an earlier offer.
+/// Offers a partition to a worker. Returns the term in which the worker took the partition, perhaps after an earlier
+/// offer.
 async fn offer(term: &AsyncTerm, settings: &Settings, worker: &str, partition: u64) -> Result<u64, Box<dyn Error>> {
     let request = Request::post(format!("{worker}/partitions/{partition}")).body(Body::empty())?;
     let timeout = settings.timeout;

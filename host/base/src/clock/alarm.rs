@@ -11,15 +11,15 @@ use rustix::time::{
     timerfd_settime,
 };
 
-/// Longest remaining time for which a single wait is enough. During a longer wait, the caller checks the clocks in
-/// between.
+/// Longest wait that [`towards`] does not shorten. The caller splits a longer wait, and checks the clocks after each
+/// part.
 const CLOSE: Duration = Duration::from_millis(50);
 
 /// Wakes its thread at a given time on the boot clock. Unlike a wait for a duration, the alarm counts the time for
 /// which the process was stopped or the machine was suspended.
 ///
 /// Also wakes the thread when the machine resumes from a suspend, or when the wall clock is set
-/// (`TFD_TIMER_CANCEL_ON_SET` in timerfd_create(2)): a corrected wall clock can reveal a pause that a hypervisor hid.
+/// (`TFD_TIMER_CANCEL_ON_SET` in timerfd_create(2)). A corrected wall clock can reveal a pause that a hypervisor hid.
 #[derive(Debug)]
 pub struct Alarm {
     timer: OwnedFd,
@@ -31,7 +31,7 @@ impl Alarm {
     /// Creates an alarm.
     ///
     /// # Errors
-    /// Fails if the system does not support these timers, or has no descriptors left.
+    /// Fails if the system does not support timerfd_create(2), or has no descriptors left.
     pub fn new() -> io::Result<Self> {
         let timer = |clock| timerfd_create(clock, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK);
         let mut alarm = Self { timer: timer(TimerfdClockId::Boottime)?, steps: timer(TimerfdClockId::Realtime).ok() };
@@ -56,7 +56,7 @@ impl Alarm {
     }
 
     /// Waits until `longest` has passed, a clock steps, or one of `others` is readable. Without `longest`, waits only
-    /// for `others`. Returns, for each of `others`, whether it is readable.
+    /// for `others`. Returns one value for each of `others`: true if the descriptor is readable.
     ///
     /// # Errors
     /// Fails if poll(2) fails.

@@ -1,4 +1,4 @@
-//! The wall clock. It is only for display: no decision depends on it.
+//! The wall clock, for display only: no decision depends on this clock.
 
 use std::time::{Duration, SystemTime};
 

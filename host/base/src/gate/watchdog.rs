@@ -1,15 +1,17 @@
-//! The watchdog. It ends the host's process if an instance does not exit in time. It also reports time that timers have
-//! missed. An instance whose process was killed counts as exited, even if the process has not been reaped yet.
+//! The watchdog. It ends the host's process if an instance does not exit in time. The watchdog also reports time that
+//! timers have missed. An instance whose process was killed counts as exited, even if the process has not been reaped
+//! yet.
 //!
-//! The watchdog waits for no other thread, with one exception. Before it ends the process, a separate thread sends the
-//! last messages of the host (the "last words"), and the watchdog waits for that thread up to a time limit.
+//! The watchdog waits for no other thread, with one exception. Before the watchdog ends the process, a separate thread
+//! sends the last messages of the host (the "last words"). The watchdog waits for this thread up to a time limit.
 //!
 //! If the watchdog wakes up late, the whole process was paused, perhaps past the deadline. The gate refuses all effects
 //! after the deadline, so the instance cannot act in the meantime. The elector (`baton_election`) and the watchdog
 //! therefore give the kill its usual time again: 0.13 of the lease duration, the time from the deadline (0.8) to 0.93.
-//! The watchdog measures this time from the wake-up. The elector measures it from the kill, or from a wake-up after the
-//! kill. After a suspend, the elector keeps counting from the kill, because it cannot tell a suspend from a clock that
-//! was set. Both give the kill this time only once; otherwise, a host that always wakes late would never end itself.
+//! The watchdog measures this time from the wake-up. The elector measures this time from the kill, or from a wake-up
+//! after the kill. After a suspend, the elector keeps counting from the kill, because it cannot tell a suspend from a
+//! clock that was set. The watchdog and the elector each give the kill more time only once. Otherwise, a host that
+//! always wakes late would never end itself.
 
 use std::os::fd::AsFd as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,9 +32,14 @@ use crate::doorbell::Doorbell;
 /// kernel does not report.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Longest sleep in two cases: if the kernel does not report clock steps, or if the time from the deadline until the
-/// instance must have exited is at most [`PAUSED`], so that a pause of this length goes unnoticed. In both cases, the
-/// sleep is a quarter of that time, but at least [`CLOSELY`] and at most this value.
+/// Longest sleep in two cases:
+///
+/// - The kernel does not report clock steps.
+/// - The time from the deadline until the instance must have exited is at most [`PAUSED`]. A pause as long as this time
+///   goes unnoticed.
+///
+/// In both cases, the sleep is a quarter of the time from the deadline until the instance must have exited, but at
+/// least [`CLOSELY`] and at most this value.
 const LONGEST_UNTOLD: Duration = Duration::from_millis(500);
 
 /// Shortest sleep before the deadline, and the interval of checks after it.
@@ -163,8 +170,8 @@ impl Watchdog {
         Ok(watchdog)
     }
 
-    /// Returns a watch channel that changes when timers have missed time while an instance is watched. It also changes
-    /// when the watchdog starts to watch the first instance.
+    /// Returns a watch channel that changes when timers have missed time while an instance is watched. The channel also
+    /// changes when the watchdog starts to watch the first instance.
     pub fn missed_by_timers(&self) -> watch::Receiver<()> {
         self.shared.words.tell_missed.subscribe()
     }
@@ -178,7 +185,7 @@ impl Watchdog {
         self.shared.changed.ring();
     }
 
-    /// Returns how late the watchdog's next check is. Zero if it is not late.
+    /// Returns how late the watchdog's next check is. Zero if the check is not late.
     #[must_use]
     pub fn late(&self, now: Time) -> Duration {
         Duration::from_nanos(super::nanoseconds(now).saturating_sub(self.shared.due.load(Ordering::Relaxed)))

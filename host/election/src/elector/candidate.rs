@@ -22,17 +22,18 @@ use crate::request::{Op, Reply, StoreError};
 use crate::timing::{Time, Timing};
 
 /// A standby. It polls every second, or about every 10 s while it receives the leader's announcements. It requests the
-/// lease only if the lease looks free, or if the holder is giving it up.
+/// lease only if the lease looks free, if the holder is giving it up, or if the holder is dead.
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Standby {
     next_poll: Time,
     last_poll: Option<Time>,
     /// True if a hint has arrived since the last read.
     is_hinted: bool,
-    /// The time at which the next read after a hint is due, at the steady rate of one read per [`HINTED_POLL`]. In a
-    /// burst, up to [`HINTED_AT_ONCE`] reads may come earlier.
+    /// The due time of the next read after a hint, at the steady rate of one read per [`HINTED_POLL`]. In a burst, a
+    /// read may come earlier, by up to [`HINTED_AT_ONCE`] - 1 intervals.
     next_hinted: Time,
-    /// True if, at the last read, the holder was dead and this node could not lead.
+    /// True if, at the last read, the holder was dead and this node could not lead. Once the node may lead, it reads
+    /// again soon.
     was_unable: bool,
     /// The permitted delay of the next read, set while the leader announces its renewals.
     slack: Option<PollDelay>,
@@ -47,8 +48,8 @@ pub(super) struct Standby {
 struct PollDelay {
     /// The latest time for the next read.
     until: Time,
-    /// A random delay before the read that this node makes once the leader's last renewal is too old. The delay keeps
-    /// the standbys from all reading at the same time.
+    /// A random delay of the read that follows a missed renewal. The delay keeps the standbys from all reading at the
+    /// same time.
     spread: Duration,
 }
 
@@ -56,8 +57,7 @@ struct PollDelay {
 enum StandbyRequest {
     #[default]
     Reading,
-    /// Reads the highest term in the store. The node then acts on the snapshot in this variant, which it has already
-    /// read.
+    /// Reads the highest term in the store. The node then acts on this snapshot, which it has already read.
     Recall(Snapshot),
     /// Reads the lease, the record and the highest term in a single request, because the holder is giving up the lease.
     Survey,
@@ -71,7 +71,8 @@ enum LastReport {
     Over,
 }
 
-/// The result of a read that lets this node request the lease: the lease is free or about to be free.
+/// The result of a read that lets this node request the lease: the lease is free or about to be free, or its holder is
+/// dead.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct AcquireBasis {
     version: Version,
@@ -86,11 +87,11 @@ pub(super) struct AcquireBasis {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(super) enum AcquireMode {
     Acquire,
-    /// The holder has marked the record as released. It has released the lease, or is about to.
+    /// The holder has marked the record as released, and has released the lease or is about to.
     OnceReleased,
     /// The holder is dead, and this node replaces it under a new lease.
     InsteadOf(LeaseId),
-    /// The holder is dead, and this node resumes its lease.
+    /// The holder is dead, and this node resumes the holder's lease.
     Reclaim(LeaseId),
 }
 
@@ -108,7 +109,7 @@ impl AcquireMode {
 /// The reason why another instance may still be running.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct UncertainHolder {
-    /// The time to wait for the other instance to end. As far as this node knows, the instance has ended by then.
+    /// The time after which the other instance has ended, as far as this node knows.
     pub(super) wait: Duration,
     pub(super) reason: &'static str,
     /// True once this node has read the highest term in the store. Until then, there may be a term that this node does
@@ -155,7 +156,7 @@ impl Standby {
         [hinted, eager].into_iter().flatten().fold(at, Time::min)
     }
 
-    /// Handles a hint. A hint can only reschedule the next read.
+    /// Handles a hint. A hint can only reschedule the next read, or turn it into a survey.
     fn hear(&mut self, context: &mut Context, hint: &Hint) {
         let last = self.last_poll.unwrap_or_default();
         match context.hear(hint, last) {
@@ -222,16 +223,16 @@ impl Standby {
             (StandbyRequest::Survey, Ok(Reply::Surveyed { read, term, steering }))
                 if context.knows_steering(steering.as_ref()) =>
             {
-                // A survey takes longer than a renewal, so its duration does not show that this node is too slow to
-                // renew.
+                // A survey may take longer than a renewal may. So the duration of the survey does not show that this
+                // node is too slow to renew.
                 if let Some(opening) = self.has_read(context, read, Duration::ZERO) {
                     return self.recalled(context, opening, term);
                 }
                 // Remember the term even if this node does not act on the survey.
                 context.memory.note_recalled(term);
             }
-            // Instead of the survey, send a read and a recall (which reads the highest term) separately, so that each
-            // reports its own error. During a recall, the host also reads the operators' commands.
+            // The survey failed, or this node's eligibility is out of date. Send a read and a recall instead, so that
+            // each reports its own error. During the recall, the host also reads the operators' commands.
             (StandbyRequest::Survey, _) => self.next_poll = context.time(),
             (StandbyRequest::Recall(snapshot), Ok(Reply::Term(term))) => {
                 return self.recalled(context, snapshot, term);
@@ -240,7 +241,8 @@ impl Standby {
                 context.store_trouble(RECALL, &error);
                 let since = *context.memory.unrecalled_since.get_or_insert(context.now.time);
                 let patience = context.settings.timing.lease();
-                // A node that cannot read the other objects can still lead, but only after a wait.
+                // A node that cannot recall the highest term can still lead, but only after a wait for other instances
+                // to end.
                 if matches!(error, StoreError::Misconfigured(_)) || context.time().since(since) >= patience {
                     return self.contend(context, snapshot, false);
                 }
@@ -314,14 +316,14 @@ impl Standby {
     /// Requests the lease or creates the object. By now, this node has read the highest term in the store, or has given
     /// up trying to read it.
     fn contend(&mut self, context: &mut Context, snapshot: Snapshot, is_recalled: bool) -> Option<Role> {
-        // The versions to serve may have changed while this node was reading the highest term.
+        // This node's versions or eligibility may have changed while it was reading the highest term.
         if !may_contend(context, &snapshot) {
             self.next_poll = context.time() + context.jittered(POLL);
             return None;
         }
         let unclear = unclear(context, &snapshot, is_recalled);
-        // If this node must wait for another instance, it needs a lease that lasts as long as the wait. So it neither
-        // reclaims a lease nor requests one that is still held.
+        // If this node must wait for another instance, it needs a free lease, acquired for at least the length of the
+        // wait. So the node neither reclaims a lease nor requests a lease that is still held.
         let must_be_clear = |lease| matches!(lease, LeaseState::Reclaimable { .. } | LeaseState::Held);
         if unclear.is_some()
             && let Snapshot::Object { lease, version, .. } = &snapshot
@@ -331,13 +333,13 @@ impl Standby {
             self.next_poll = context.time() + context.jittered(POLL);
             return None;
         }
-        // The longest lease is known only if every term that this node knows was written to the store. Otherwise,
-        // another node may have begun a term that this node only attempted to begin, or a recreated record may lack a
-        // term that this node had written.
+        // The record may have been recreated with a shorter lease, so use the longest lease that this node has seen. If
+        // this node has attempted a term that it has not seen in the store, another node may have begun a term with
+        // that number. The length of that node's lease is unknown.
         let is_known = context.memory.highest_term <= context.memory.written_term;
         let longest = context.memory.longest_lease.filter(|_| is_known);
         let Snapshot::Object { lease, version, record } = snapshot else {
-            // Unless the store's highest term has been read, the longest lease is unknown.
+            // If this node has not read the store's highest term, the longest lease is unknown.
             let longest = longest.filter(|_| is_recalled).unwrap_or(UNKNOWN_LEASE);
             let lease = if unclear.is_some() { longest } else { context.settings.timing.lease() };
             let record = Record { released: unclear.is_none(), ..context.record_without_holder(None, lease) };
@@ -391,13 +393,13 @@ impl Standby {
                 LeaseState::Free | LeaseState::Expired | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. },
                 Some(record),
             ) if context.is_over(record) => (LastReport::Over, Report::ElectionOver { record: record.clone() }),
-            // The holder is unknown, or its lease is about to end.
+            // The holder is unknown, or the holder's lease is about to end.
             (LeaseState::Held, _) if context.memory.silent_since.is_some() => return,
             (LeaseState::Held, Some(record)) if record.released => return,
             (LeaseState::Breaking, _) => return,
             _ => {
-                // No node leads now, or the holder is still waiting. Report the next leader even if it is the node that
-                // was reported last.
+                // No node leads now, or the holder is waiting for another instance. Forget the last report, so that the
+                // next leader is reported even if it is the same node.
                 self.said = None;
                 return;
             }
@@ -410,13 +412,12 @@ impl Standby {
     }
 }
 
-/// Treats a dead holder's lease as held in these cases, in which this node must not take it:
+/// Treats a dead holder's lease as held in these cases, in which this node must not take the lease:
 ///
 /// - The holder's term had not begun. So the holder was waiting for another instance, which may still be running.
-/// - The lease could only be reclaimed, but the holder's release may still be under way, or the store has refused a
-///   reclaim.
-/// - The lease could only be reclaimed, but D has changed. A late request from the holder could still change the
-///   lease's length.
+/// - The lease is `Reclaimable`, but the holder's release may still be under way, or a reclaim has already failed.
+/// - The lease is `Reclaimable`, but its length differs from this node's `--lease`. A late request from the holder
+///   could still change the length.
 fn held_unless_all_is_clear(context: &Context, snapshot: Snapshot) -> Snapshot {
     let Snapshot::Object { lease, version, record } = snapshot else { return snapshot };
     let begun = record.as_ref().filter(|record| record.node.is_some());
@@ -432,8 +433,8 @@ fn held_unless_all_is_clear(context: &Context, snapshot: Snapshot) -> Snapshot {
     Snapshot::Object { lease, version, record }
 }
 
-/// Error for a read that took longer than a renewal may take. The lease length that the message proposes is rounded up,
-/// so that the message stays the same when the store's response time varies a little.
+/// Error for a read that took longer than a renewal may take. The message proposes a lease length that is rounded up.
+/// So the message stays the same when the store's response time varies a little.
 fn too_slow(context: &Context, took: Duration) -> StoreError {
     const STEP: u64 = 15;
     let Settings { timing, lease_range, .. } = &context.settings;
@@ -451,7 +452,8 @@ fn too_slow(context: &Context, took: Duration) -> StoreError {
     ))
 }
 
-/// True if the lease has the length that this node would request. A store may round the length up to whole seconds.
+/// True if the recorded lease has the length that this node would request. A store may round the length up to whole
+/// seconds.
 fn is_as_long(record: &Record, context: &Context) -> bool {
     let lease = context.settings.timing.lease();
     (lease..lease + Duration::from_secs(1)).contains(&record.lease)
@@ -485,8 +487,8 @@ fn may_contend(context: &Context, snapshot: &Snapshot) -> bool {
 }
 
 /// True if the holder is giving up the lease, so that the lease may be free by the time this node's request arrives.
-/// This node requests such a lease only once. If the request fails or cannot be sent, the node waits until it reads
-/// that the lease is free.
+/// This node requests the lease only once while the lease is held. If the request fails or cannot be sent, the node
+/// waits until it reads that the lease is free.
 fn is_given_up(context: &Context, snapshot: &Snapshot) -> bool {
     match snapshot {
         Snapshot::Object { lease: LeaseState::Held, version, record: Some(record) } => {
@@ -496,7 +498,7 @@ fn is_given_up(context: &Context, snapshot: &Snapshot) -> bool {
     }
 }
 
-/// The reason why an instance may still be running although the lease looks free; `None` if no instance can be.
+/// The reason why an instance may still be running although the lease looks free; `None` if no instance can be running.
 fn unclear(context: &Context, snapshot: &Snapshot, is_recalled: bool) -> Option<&'static str> {
     let was_held = context.memory.was_held;
     let (lease, record) = match snapshot {
@@ -557,7 +559,8 @@ impl Acquiring {
                     return self.answer(context, pending, result);
                 }
             }
-            // The host did not send the request, so there is no news about the store or other nodes. Read again.
+            // The host did not send the request, so the node has learned nothing about the store or other nodes. Read
+            // again.
             Some(Input::NotSent { id, reason }) if answered(&mut self.pending, id).is_some() => {
                 context.report_deferral(&reason);
                 if self.opening.way == AcquireMode::OnceReleased {
@@ -572,8 +575,8 @@ impl Acquiring {
             return None;
         }
         // A release tells the next holder that no instance can still be running. If this node does not know that, it
-        // lets the lease that it may hold expire. It also sends no release after a reclaim with an unknown outcome: the
-        // next host can still use the dead holder's note.
+        // lets the lease that it may hold expire. After a reclaim with an unknown outcome, it does not release the
+        // lease either. The next host on this machine can then still reclaim the lease with the dead holder's note.
         let can_release = self.opening.unclear.is_none() && !matches!(self.opening.way, AcquireMode::Reclaim(_));
         if context.shutting_down && self.in_doubt && can_release {
             let AcquireBasis { version, record, .. } = self.opening.clone();
@@ -636,8 +639,8 @@ impl Acquiring {
             }
             Err(StoreError::Held | StoreError::Lost(_)) if let AcquireMode::Reclaim(holder) = self.opening.way => {
                 context.refused = 0;
-                // The lease has ended or changed hands. From now on, this node does not try to reclaim this holder's
-                // lease.
+                // The lease has ended or changed hands. From now on, this node does not try to reclaim it from this
+                // holder.
                 context.memory.refused_reclaim = Some(holder);
                 Some(Role::Standby(Standby::new(context.time())))
             }
@@ -665,8 +668,8 @@ impl Acquiring {
                 context.memory.was_held = true;
                 Some(Role::Standby(Standby::new(context.time())))
             }
-            // Do not report the role change, since the error has already been reported. The node retries at growing
-            // intervals.
+            // `store_trouble` reports the error, so do not report the change of roles as well. The node retries at
+            // growing intervals.
             Err(error) => {
                 context.store_trouble(ACQUIRE, &error);
                 let next_poll = context.time() + context.back_off(context.refused, &error);

@@ -29,7 +29,7 @@ pub(super) struct EligibilityState {
     is_deferral_reported: bool,
 }
 
-/// A lease that this node gives up, or has given up, because it must no longer lead.
+/// A lease that this node is giving up, or has given up, because the node must no longer lead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum CededLease {
     Held,
@@ -51,7 +51,7 @@ pub(super) enum AcquireDecision {
 }
 
 impl EligibilityState {
-    /// The time at which the ineligibility `one` ends; `None` if only an input can end it.
+    /// The time at which `one` ends; `None` if only an input can end it.
     fn end_of(&self, one: &Ineligibility) -> Option<Time> {
         let early = match (self.ceded, one.after_release) {
             (Some(CededLease::GivenUp { at, .. }), Some(after)) if self.is_current(one) => Some(at + after),
@@ -117,15 +117,16 @@ impl Context {
         self.eligibility.current.as_ref()
     }
 
-    /// The cause and the human-readable reason why this node must not lead, if there is one. Maintenance comes first,
-    /// since no command can end it.
+    /// The cause and the human-readable reason why this node must not lead, if there is one. Maintenance takes
+    /// precedence over a command, because no command can end maintenance.
     pub(super) fn ineligible(&self) -> Option<(&IneligibleCause, &str)> {
         let maintenance = self.eligibility.given.maintenance.as_deref();
         let command = self.command().map(|command| (&command.cause, command.reason.as_str()));
         maintenance.map(|reason| (&IneligibleCause::Maintenance, reason)).or(command)
     }
 
-    /// True if this node has a version to serve and nothing prevents it from leading.
+    /// True if this node has a version to serve, and neither maintenance nor a command prevents it from leading. A
+    /// cool-off is not considered.
     pub(super) fn may_lead(&self) -> bool {
         self.ineligible().is_none() && self.versions.module().is_some()
     }
@@ -142,7 +143,7 @@ impl Context {
         let state = &mut self.eligibility;
         let open_since = *state.open_since.get_or_insert(now);
         let chosen = state.given.chosen.filter(|chosen| now < chosen.until);
-        // An operator chose this node, or this node gave up the lease for a node that did not take it.
+        // True if an operator chose this node, or if this node takes the lease back after a failed transfer.
         let insists = state.transfer_failed || chosen.is_some_and(|chosen| chosen.by_operator);
         // The election's first term is not a takeover, so it need not wait for a node with a higher priority.
         let defers = self.memory.written_term > 0 && !is_own && !insists && chosen.is_none();
@@ -156,7 +157,7 @@ impl Context {
         AcquireDecision::Now { within_quota: !insists && !is_free_for_long }
     }
 
-    /// Reports why this node lets other nodes take the lease first. Reports it once each time the lease becomes free.
+    /// Reports why this node lets other nodes take the lease first, at most once each time that the lease becomes free.
     pub(super) fn report_deferral(&mut self, why: &str) {
         if !core::mem::replace(&mut self.eligibility.is_deferral_reported, true) {
             let reason = format!("the lease is free, but this node lets other nodes take it first: {why}");
@@ -164,7 +165,7 @@ impl Context {
         }
     }
 
-    /// Notes that a node leads, or that no node may lead.
+    /// Notes that the lease is not available: a client holds it, or the election is over.
     pub(super) fn lease_is_taken(&mut self) {
         let state = &mut self.eligibility;
         (state.open_since, state.is_deferral_reported, state.transfer_failed) = (None, false, false);

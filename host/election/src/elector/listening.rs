@@ -1,4 +1,4 @@
-//! Hints about the leader. They can only reschedule a standby's reads or turn them into surveys.
+//! Hints about the leader. Hints can only reschedule a standby's reads or turn the reads into surveys.
 
 use alloc::string::String;
 use core::time::Duration;
@@ -8,12 +8,12 @@ use crate::hint::{Hint, LISTENING_POLL};
 use crate::record::{LeaseState, Snapshot, Term};
 use crate::timing::Time;
 
-/// Number of standbys that read the lease as soon as it must be free: the first ones in the order of succession. The
-/// others read a little later, because simultaneous reads would slow each other down.
+/// Number of standbys that read the lease as soon as it must be free: the first ones in the leader's order of
+/// succession. The others read a little later, because simultaneous reads would slow each other down.
 const FIRST: u32 = 3;
 /// Polling interval of the standbys counted by [`FIRST`] while they expect the lease to become free.
 const EAGER_POLL: Duration = Duration::from_millis(100);
-/// Time for which these standbys poll at [`EAGER_POLL`].
+/// Time for which the standbys counted by [`FIRST`] poll at [`EAGER_POLL`].
 const EAGER: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default, Clone, Hash)]
@@ -33,7 +33,7 @@ struct Leader {
     is_heard: bool,
     /// This node's place in the leader's order of succession.
     place: Option<u32>,
-    /// The time at which this node received the announcement that the leader gives up the lease.
+    /// The time at which this node received the leader's announcement that it gives up the lease.
     gave_up: Option<Time>,
 }
 
@@ -54,7 +54,7 @@ pub(super) enum HintEffect {
 }
 
 impl LeaderHints {
-    /// Notes which node holds the lease, according to a read. Hints never change this.
+    /// Notes which node holds the lease, according to a read. A hint never changes the noted holder.
     pub(super) fn note(&mut self, snapshot: &Snapshot, is_silent: bool) {
         let leader = match snapshot {
             Snapshot::Object { lease: LeaseState::Held, record: Some(record), .. }
@@ -65,7 +65,9 @@ impl LeaderHints {
             _ => return self.leader = None,
         };
         if leader.released {
-            // The holder has not released the lease yet. It will announce the release.
+            // The holder has marked the record, but has not released the lease yet. Keep the holder as the leader only
+            // if its announcement of the release has arrived. Otherwise, the announcement triggers a read, like any
+            // hint from an unknown node.
             let gives_up = |known: &Leader| {
                 (&known.incarnation, known.term) == (&leader.incarnation, leader.term) && known.gave_up.is_some()
             };
@@ -98,7 +100,8 @@ impl LeaderHints {
         self.leader.as_ref().map(|leader| leader.incarnation.as_str())
     }
 
-    /// True if the leader gave the lease up after the read at `last`, and this node is among the first successors.
+    /// True if the leader announced after the read at `last` that it gives up the lease, and this node is among the
+    /// first successors.
     pub(super) fn expects_an_opening(&self, last: Time) -> bool {
         self.leader.as_ref().is_some_and(|leader| leader.gave_up > Some(last) && leader.names_this_node())
     }
@@ -107,7 +110,7 @@ impl LeaderHints {
         self.leader.as_ref().is_some_and(|leader| leader.gave_up.is_some())
     }
 
-    /// The time until which a read would be useless: the leader has announced a renewal, and its next one is not
+    /// The time until which a read is unnecessary: the leader announces its renewals, and the next renewal is not
     /// overdue before then.
     pub(super) fn fresh_until(&self) -> Option<Time> {
         let leader = self.leader.as_ref().filter(|leader| leader.is_heard && !self.gave_up())?;
@@ -142,9 +145,8 @@ impl Context {
                 if *term == leader.term { HintEffect::Nothing } else { HintEffect::Soon }
             }
             Hint::GivesUp { place, .. } => {
-                // Keep the place from the first announcement. The standby that the first announcement puts first
-                // requests the lease, and ignores later announcements. A standby that a later announcement put first
-                // would be too late.
+                // Keep the place from the first announcement. A later announcement may change the order of the
+                // standbys, but by then, the first standby has already requested the lease.
                 if leader.gave_up.is_none() {
                     (leader.gave_up, leader.place) = (Some(now), *place);
                 }

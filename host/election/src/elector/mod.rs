@@ -1,7 +1,7 @@
 //! The elector: its state, the contract for its caller, and the code that its parts share.
 //!
-//! `candidate` is a node without the lease, and `listening` handles the hints that such a node receives. `holder` is a
-//! node with the lease, `record_writer` writes the record conditionally under the lease, and `releasing` gives the
+//! `candidate` is a node without the lease, and `listening` handles the hints that this node receives. `holder` is a
+//! node with the lease. `record_writer` writes the record while the node holds the lease, and `releasing` gives the
 //! lease up. `eligibility` decides whether the node may lead and whether it lets other nodes go first. `versions`
 //! decides which version is served, and `timer` lists all timers.
 
@@ -37,33 +37,33 @@ use versions::Versions;
 
 /// Assumed length of a lease that no record describes: the longest length that any store supports.
 const UNKNOWN_LEASE: Duration = Duration::from_secs(60);
-/// Upper bound on two numbers: how many terms can begin in one second, and how many terms may have begun without being
-/// in any object in the store. See [`Memory::skip_unknown_terms`].
+/// Number of terms that [`Memory::skip_unknown_terms`] skips. Upper bound both on the terms that can begin in one
+/// second and on the terms that may have begun without being in any object in the store.
 const UNKNOWN_TERMS: Term = 1 << 20;
-/// Latest plausible wall-clock time, in seconds since the Unix epoch. A later time would use up the available term
-/// numbers.
+/// Latest plausible wall-clock time, in seconds since the Unix epoch. Later times are reduced to this time, because
+/// they would use up the available term numbers.
 const LATEST_WALL: u64 = 1 << 40;
 /// Time for which an instance must run before it counts as healthy.
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
-/// Number of consecutive failures after which a node steps down.
+/// Number of consecutive failures of instances after which a node steps down.
 const FAILURES_TO_STEP_DOWN: u32 = 5;
-/// Number of consecutive starts that fail because of this node, after which it steps down. Other nodes may be able to
-/// start the instance.
+/// Number of consecutive failed starts after which a node steps down, if each start failed because of this node.
+/// Another node may be able to start the instance.
 const UNABLE_TO_STEP_DOWN: u32 = 3;
-/// Maximum number of times that the wait after a failed term is doubled. The wait doubles with each consecutive
-/// failure.
+/// Maximum number of times that the wait after a failed term is doubled. Each consecutive failure doubles the wait.
 const LONGEST_REST: u32 = 3;
-/// Length of the first cool-off. Each further cool-off is twice as long as the one before it.
+/// Length of the first cool-off (±25%), the time after a step-down in which the node leaves the lease to other nodes.
+/// Each further cool-off is twice as long as the previous one.
 const COOL_OFF: Duration = Duration::from_secs(10);
 const COOL_OFF_MAX: Duration = Duration::from_secs(600);
 /// A node in cool-off acquires a lease only after it has seen the lease free for this long.
 const FREE_LONG_ENOUGH: Duration = Duration::from_secs(10);
 /// The longest back-off of a standby whose reads fail.
 const BACK_OFF_MAX: Duration = Duration::from_secs(15);
-/// The longest back-off if the store is misconfigured: changes to role assignments take minutes to take effect.
+/// The longest back-off if the store is misconfigured. On Azure, a new role assignment takes minutes to take effect.
 const MISCONFIGURED_BACK_OFF_MAX: Duration = Duration::from_secs(30);
-/// The average interval between reads triggered by hints, and the shortest interval between renewals triggered by
-/// hints.
+/// The shortest average interval between reads triggered by hints, and the shortest interval between renewals triggered
+/// by hints.
 const HINTED_POLL: Duration = Duration::from_millis(60);
 /// Number of reads triggered by hints that may follow each other immediately. One read is not enough, because a closed
 /// link and the kernel may both report the same death.
@@ -79,8 +79,8 @@ const STANDBY_TIMEOUT: Duration = Duration::from_secs(2);
 /// [`next_wakeup`](Elector::next_wakeup) or the next input, whichever comes first. Read the clock again after each
 /// sleep, because the sleep may have ended early or late. The time that you pass in must never go backwards. Answer
 /// every [`Effect::Request`] exactly once; duplicate and outdated answers do no harm. Pass exactly one [`Input::Gone`]
-/// for each [`Effect::Start`]; the elector does not start another instance before it. [`Effect::Finished`] is the last
-/// effect.
+/// for each [`Effect::Start`]. Until `Gone` arrives, the elector does not start another instance. [`Effect::Finished`]
+/// is the last effect.
 ///
 /// An elector is plain data: if a copy receives the same inputs, it makes the same decisions.
 #[derive(Clone, Hash)]
@@ -89,11 +89,11 @@ pub struct Elector {
     role: Role,
 }
 
-/// The role of this node. `step` takes an input, or `None` if only the time has changed, and returns the next role if
-/// the role changes.
+/// The role of this node. Each role has a method `step`, which takes an input, or `None` if only the time has changed.
+/// The method returns the next role if the role changes.
 #[derive(Debug, Clone, Hash)]
 enum Role {
-    /// The node has no claim to the lease.
+    /// The node neither holds nor requests the lease.
     Standby(Standby),
     /// The node has requested the lease.
     Acquiring(Acquiring),
@@ -105,8 +105,7 @@ enum Role {
 }
 
 impl Elector {
-    /// Creates the elector of a node that has just started. `random` must never yield the same lease id twice, on any
-    /// node.
+    /// Creates the elector of a node that has just started. `random` must make every lease id unique across all nodes.
     pub fn new(settings: Settings, now: Now, random: Random) -> Self {
         let mut context = Context {
             settings,
@@ -138,9 +137,9 @@ impl Elector {
             least: now.least.max(self.context.now.least),
             wall: now.wall,
         };
-        // First make the decisions that depend only on the time. So if an answer arrives after the deadline, the
-        // instance is killed before the answer is handled. Skip this step if the input reports that the instance is
-        // gone or dying: it no longer needs to be killed.
+        // First make the decisions that depend only on the time. If an answer arrives after the deadline, the elector
+        // thus kills the instance before it handles the answer. Skip this step if the instance is gone or dying,
+        // because such an instance need not be killed.
         if !matches!(input, Input::Gone { .. } | Input::Dying) {
             self.apply(None);
         }
@@ -194,26 +193,26 @@ impl Elector {
     }
 
     /// True if this node holds the lease, as far as it knows. While this is true, the host must notice within 500 ms if
-    /// the machine has slept or its clock was set, and within 5 s if its timers run slow. It must then pass in the new
-    /// time.
+    /// the machine has slept or the clock was set, and within 5 s if timers run slow. The host must then pass in the
+    /// new time.
     pub fn holds_lease(&self) -> bool {
         matches!(self.role, Role::Holding(_))
     }
 
-    /// True if this node does not hold or request the lease, and has no lease to release. A lease that it may still
-    /// hold but can no longer release does not count: that lease expires by itself.
+    /// True if this node neither holds nor requests the lease, and has no lease to release. A lease that this node may
+    /// still hold but can no longer release does not count, because the lease expires by itself.
     pub fn follows(&self) -> bool {
         matches!(self.role, Role::Standby(_) | Role::Finished)
     }
 
-    /// True while this node is a standby that is surveying the store, because the leader is giving up the lease. The
-    /// node may request the lease next.
+    /// True while this standby waits for the answer to a survey ([`Op::Survey`]). The node surveys the store because
+    /// the leader is giving up the lease, and may request the lease next.
     pub fn surveys(&self) -> bool {
         matches!(&self.role, Role::Standby(standby) if standby.surveys())
     }
 
-    /// The incarnation to which this node should listen: the leader's, according to the last read. `None` unless
-    /// [`follows`](Self::follows) is true.
+    /// The leader's incarnation, according to the last read. This node should listen to that leader. `None` if no
+    /// leader is known, or if [`follows`](Self::follows) is false.
     pub fn leader(&self) -> Option<&str> {
         if self.follows() { self.context.listening.leader() } else { None }
     }
@@ -233,7 +232,7 @@ impl Elector {
         }
     }
 
-    /// Passes the input and the time to the role. As long as the role changes, passes the time to the new role.
+    /// Passes the input and the time to the role. After each role change, passes the time to the new role.
     fn apply(&mut self, mut input: Option<Input>) {
         match &input {
             Some(Input::Shutdown | Input::SkipGrace) => self.context.shutting_down = true,
@@ -288,8 +287,8 @@ struct Context {
     /// Number of cool-offs since this node was last healthy.
     cool_offs: u32,
     trouble: Option<Trouble>,
-    /// Number of consecutive requests to create the object or to acquire the lease that the store refused or did not
-    /// answer.
+    /// Number of consecutive failed requests to create the object or to acquire the lease. Acquires with an unknown
+    /// outcome do not count.
     refused: u32,
     shutting_down: bool,
 }
@@ -303,20 +302,21 @@ struct Memory {
     /// The highest term that is known to have been written. A record with a lower term is not the latest.
     written_term: Term,
     seen: bool,
-    /// True if a node has held the lease, or if the object existed in one read and was missing in a later one. If the
-    /// object looks new after that, it was recreated, and the last holder's instance may still be running.
+    /// True if a node has held the lease, or if a read found the object and a later read did not. If the object later
+    /// looks new, it was recreated, and the last holder's instance may still be running.
     was_held: bool,
-    /// The length of the longest lease in the records read so far, or the longest possible length if some lease's
-    /// length was not recorded.
+    /// The length of the longest lease in the records read so far, or [`UNKNOWN_LEASE`] if the length of a lease is
+    /// unknown.
     longest_lease: Option<Duration>,
     /// The time since which every read has shown that the lease is free.
     free_since: Option<Time>,
     /// The object's version when a read last showed that the lease is free. While the version stays the same, no holder
     /// has written the record.
     free_version: Option<Version>,
-    /// The time of the first failed recall, if no recall has succeeded since.
+    /// The time of the first failed [`Op::Recall`]. Cleared by a successful recall, and by a read after which this node
+    /// requests nothing.
     unrecalled_since: Option<Time>,
-    /// The time since which the lease has been held by a holder that has written no record.
+    /// The time since which a holder has held the lease without writing a record.
     silent_since: Option<Time>,
     /// The last holder that was found dead by a read.
     death: Option<Death>,
@@ -367,14 +367,14 @@ impl Memory {
 
     fn note_record(&mut self, record: &Record) {
         self.note_term(record.term);
-        // No holder writes a record with a lease longer than `UNKNOWN_LEASE`. If a record has a longer one, it must not
-        // prolong this node's wait.
+        // No holder writes a record with a lease longer than `UNKNOWN_LEASE`. A record that contains a longer lease
+        // must not prolong this node's wait.
         self.longest_lease = self.longest_lease.max(Some(record.lease.min(UNKNOWN_LEASE)));
         self.was_held |= record.node.is_some() || record.term > 0;
     }
 
-    /// Notes the highest term in the store, which may come from an object other than the record. If this term is new to
-    /// this node, the length of its lease is unknown.
+    /// Notes the highest term in the store, which an object other than the record may contain. If this node did not
+    /// know the term, the length of the term's lease is unknown.
     fn note_recalled(&mut self, term: Term) {
         self.unrecalled_since = None;
         if term > self.written_term {
@@ -383,10 +383,9 @@ impl Memory {
         self.note_term(term);
     }
 
-    /// Skips the terms that may have begun without this node's knowledge. There may be such terms if the record was
-    /// deleted or restored, and the terms in other objects cannot be read. The next term also depends on the wall
-    /// clock. This is because another node may have skipped terms for the same reason, and this node does not know
-    /// which term that node reached.
+    /// Skips the terms that may have begun without this node's knowledge. Such terms may exist if the record was
+    /// deleted or restored, and the terms in other objects cannot be read. Another node may already have skipped terms,
+    /// up to a term that this node does not know. Therefore, the next term also rises with the wall clock.
     fn skip_unknown_terms(&mut self, wall: Duration) {
         let by_now = wall.as_secs().min(LATEST_WALL) * UNKNOWN_TERMS;
         self.highest_term = by_now.max(self.highest_term + UNKNOWN_TERMS);
@@ -404,7 +403,8 @@ impl Context {
         self.now.time
     }
 
-    /// True if the record says that the election has ended for good, and names the module that this node would serve.
+    /// True if the record says that the election has ended, and the record's module is the module that this node would
+    /// serve.
     fn is_over(&self, record: &Record) -> bool {
         record.outcome == Some(Outcome::Done) && self.versions.is_in(record)
     }
@@ -415,7 +415,7 @@ impl Context {
 
     fn take_plan(&mut self, plan: &Plan) {
         if self.versions.take(plan.clone()) {
-            // The failures of the previous module do not count for this module.
+            // The failures of the previous module do not count for the new module.
             self.cool_off = None;
             self.cool_offs = 0;
         }
@@ -480,9 +480,9 @@ impl Context {
         self.time() + wait
     }
 
-    /// The record of this node's next term, based on `basis`.
+    /// Builds the record of this node's next term. `basis` is the stored record, if any.
     fn next_record(&self, basis: Option<&Record>, lease: Duration) -> Record {
-        // Failures belong to a module. Keep the failure count only if the record is about the planned module.
+        // Failures belong to a module. Keep the failure count only if `basis` is about the planned module.
         let same = basis.filter(|record| self.versions.is_in(record));
         Record {
             term: self.memory.highest_term.max(basis.map_or(0, |record| record.term)) + 1,
@@ -505,8 +505,8 @@ impl Context {
         until.map_or(Duration::ZERO, |until| until.saturating_sub(self.now.wall).min(self.settings.pause))
     }
 
-    /// A record that has no holder and is not marked as released. It has the highest term seen, and the module's fields
-    /// from `basis`.
+    /// Builds a record that has no holder and is not marked as released. The record has the highest known term, and the
+    /// module's fields from `basis`.
     fn record_without_holder(&self, basis: Option<&Record>, lease: Duration) -> Record {
         Record {
             term: self.memory.highest_term,
@@ -544,12 +544,15 @@ impl Context {
         }
     }
 
-    /// Notes that the store carried out `asked`. This ends a reported outage even if other requests failed, with two
-    /// exceptions. A successful read does not show that lease requests work, and a successful lease request does not
-    /// show that recalls, which read announcements, work.
+    /// Notes that the store carried out the request `asked`. A success ends the reported outage as follows:
     ///
-    /// If the store refused a request (`Misconfigured`), this trouble ends only when the same request or an acquire
-    /// succeeds. After an acquire, the node sends all other requests again, except the recall.
+    /// - A read ends an outage of reads.
+    /// - A recall ends an outage of reads or recalls.
+    /// - Any other request ends an outage of all requests except recalls, which also read other objects.
+    ///
+    /// If the store refused a request (`Misconfigured`), the trouble ends when the same request or an acquire succeeds.
+    /// After an acquire, the node sends all other requests again, except a recall. So an acquire does not end the
+    /// trouble of a recall.
     fn store_answers(&mut self, asked: &'static str) {
         self.trouble_ends(|trouble| match (&trouble.error, asked) {
             (StoreError::Misconfigured(_), _) => {
@@ -564,9 +567,9 @@ impl Context {
         }
     }
 
-    /// Ends an outage after a read that shows that this node has nothing to request. A refusal (`Misconfigured`)
-    /// continues to apply, because the refused request has not been repeated. Exceptions are a refused create and a
-    /// refused recall: the read shows that this node no longer needs them.
+    /// Ends an outage after a read that shows that this node has nothing to request. A refusal (`Misconfigured`) still
+    /// applies, because the node has not repeated the refused request. A refused create or recall no longer applies,
+    /// because the node no longer needs the request.
     fn store_is_back(&mut self) {
         self.trouble_ends(|trouble| {
             [CREATE, RECALL].contains(&trouble.asked) || !matches!(trouble.error, StoreError::Misconfigured(_))
@@ -580,8 +583,8 @@ impl Context {
     }
 
     /// Notes that a holder is dead. This node replaces the holder immediately, unless the record already counts
-    /// failures of the planned module: the module itself may be killing the hosts, and must not kill all of them in
-    /// quick succession.
+    /// failures of the planned module. In that case, the module itself may be killing the hosts, and must not kill all
+    /// of them in quick succession.
     fn note_death(&mut self, snapshot: &Snapshot) {
         let Snapshot::Object { lease: LeaseState::Abandoned { holder }, record, .. } = snapshot else { return };
         if self.memory.death.is_some_and(|death| death.holder == *holder) {
@@ -599,7 +602,7 @@ impl Context {
     }
 
     /// The wait before the next attempt. `last` is the error of the last attempt, and `failures` is the number of
-    /// consecutive failures before it.
+    /// consecutive failures before that attempt.
     fn back_off(&mut self, failures: u32, last: &StoreError) -> Duration {
         let longest = match last {
             StoreError::Misconfigured(_) => MISCONFIGURED_BACK_OFF_MAX,
@@ -638,7 +641,7 @@ struct Trouble {
     since: Time,
     asked: &'static str,
     error: StoreError,
-    /// True if a read has succeeded since then.
+    /// True if a read has succeeded since the last failure.
     has_read_since: bool,
 }
 

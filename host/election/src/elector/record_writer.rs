@@ -1,5 +1,5 @@
-//! Writes the record conditionally under the lease. After a write with an unknown outcome, reads the record before
-//! writing again.
+//! Writes the record under the lease, if nobody else has changed it. If the outcome of a write is unknown, reads the
+//! record before writing again.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -17,7 +17,7 @@ pub(super) const WRITTEN_BY_OTHERS: &str = "another client has written the recor
 pub(super) struct RecordWriter {
     version: Version,
     record: Option<Record>,
-    /// Records that this holder has sent to replace `version`. The store may contain one of them by now.
+    /// Records that this holder has sent to replace the record at `version`. The store may contain one of them by now.
     asked: Vec<Record>,
     goal: Option<Goal>,
     /// Superseded writes that have not been answered yet. Their answers may still report that the lease is lost.
@@ -36,8 +36,7 @@ struct Goal {
 pub(super) enum Purpose {
     /// The record begins a term.
     Term,
-    /// The record notes a change in the current term: an outcome, the failure count, or that no instance is running any
-    /// more.
+    /// The record notes a change in the current term: an outcome, the failure count, or the end of the last instance.
     Note,
 }
 
@@ -90,7 +89,8 @@ impl RecordWriter {
         self.goal.is_none() && self.record().is_some_and(|record| record.released)
     }
 
-    /// Sets the record to write. If another write is under way, its outcome is first determined by a read.
+    /// Sets the record to write. If another write is under way, the writer first reads the record to learn the outcome
+    /// of that write.
     pub(super) fn want(&mut self, record: Record, purpose: Purpose, now: Time) {
         let step = match self.goal.as_ref().map(|goal| &goal.step) {
             None | Some(Step::WriteAt(_)) => Step::WriteAt(now),
@@ -193,9 +193,9 @@ impl RecordWriter {
         self.asked.clear();
     }
 
-    /// Compares the stored record with the wanted record after an unknown outcome. Unless they match, the record is
-    /// written again. Only the holder can write under a lease, so if the stored record is one that this holder never
-    /// sent, the lease is lost.
+    /// Compares the stored record with the wanted record after an unknown outcome. Unless the wanted record has been
+    /// written, schedules another attempt. Only the holder can write under a lease. So if this holder never sent the
+    /// stored record, the lease is lost.
     fn compare(&mut self, context: &mut Context, snapshot: &Snapshot) -> WriteResult {
         let Some(goal) = &mut self.goal else { return WriteResult::None };
         let Snapshot::Object { lease, version, record } = snapshot else {
@@ -221,14 +221,14 @@ impl RecordWriter {
         let found = record.as_ref().map_or(0, |found| found.term);
         let highest = context.memory.highest_term;
         match (goal.purpose, record) {
-            // Choose a higher term if the stored term is not lower, or if this node has found a later term since then,
-            // for example in the coordinator's state.
+            // Choose a higher term if the stored term is not lower than the wanted term. Also choose a higher term if
+            // this node has learned of one in the meantime, for example from the coordinator's state.
             (Purpose::Term, _) if found < goal.record.term && highest == goal.record.term => {}
             (Purpose::Term, _) => goal.record.term = highest + 1,
-            // The term was written after all, and stays the latest term.
+            // The stored term was written after all. It stays the latest term, so copy it into the wanted record.
             (Purpose::Note, Some(begun)) if begun.term > goal.record.term => goal.record.names_term_of(begun),
-            // A term that this node attempted, but that is not in the store, has not begun. Once this write succeeds,
-            // the earlier write can no longer succeed.
+            // The store does not contain a term that this node attempted, so the term has not begun. Once this write
+            // succeeds, the earlier write can no longer succeed.
             (Purpose::Note, _) => {}
         }
         context.memory.highest_term = highest.max(goal.record.term);
@@ -254,8 +254,8 @@ fn known_loss(result: &Result<Reply, StoreError>) -> WriteResult {
     }
 }
 
-/// True if the records match. The lease in the record that was found may be longer than wanted, since the store may
-/// round it up. It must not be shorter, because other nodes would then not wait long enough.
+/// True if the records match. The found lease may be longer than the wanted lease, because the store may round the
+/// length up. The found lease must not be shorter, because other nodes would then not wait long enough.
 fn is_same(found: &Record, wanted: &Record) -> bool {
     found.lease >= wanted.lease
         && (found.term, &found.incarnation, &found.module, found.outcome, found.failures, found.released)

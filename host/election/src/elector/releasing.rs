@@ -32,7 +32,8 @@ pub(super) struct Releasing {
 }
 
 impl Releasing {
-    /// `last` is the record with the outcome of the last term, whether or not it has been written yet.
+    /// Creates the role. `last` is the record with the outcome of the last term, even if the store does not contain it
+    /// yet.
     pub(super) fn new(
         context: &Context,
         id: LeaseId,

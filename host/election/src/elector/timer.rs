@@ -4,42 +4,42 @@ use crate::timing::Time;
 
 /// A moment at which the elector must act without an input.
 ///
-/// A role uses its current state to compute when its timers are due. So a renewal moves most timers, and no timer
-/// outlives the state that needs it. The elector uses the same table to decide when to wake up and when to act, so the
-/// two always agree.
+/// A role computes from its current state when its timers are due. So a renewal moves most timers, and no timer
+/// outlives the state that needs it. The elector uses [`Timers`] both to decide when to wake up and to decide what is
+/// due, so the two decisions always agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Timer {
     /// A standby reads the lease and the record.
     Poll,
-    /// A lease that looks free is requested, or requested again after a failure.
+    /// The node requests a lease that looks free, or repeats the request after a failure.
     Acquire,
-    /// The lease is renewed, or a failed renewal is retried.
+    /// The holder renews the lease, or retries a failed renewal.
     Renew,
-    /// The record is written, or read after an unknown outcome.
+    /// The holder writes the record, or reads the record after a write with an unknown outcome.
     Record,
     RunOut,
-    /// The wait for another node's instance is over: it has ended by now, as far as this node knows.
+    /// The wait for another node's instance is over. The instance has ended by now, as far as this node knows.
     Settled,
-    /// The highest term in the store is read.
+    /// The holder reads the highest term in the store.
     Recall,
     NextTerm,
-    /// This node has been unable to write the record for D, so another node should lead.
+    /// This node has been unable to write the record for the lease's length (D), so another node should lead.
     Stuck,
-    /// The last successful renewal was so long ago that the instance is asked to stop.
+    /// The lease may be lost soon, because the last renewal was long ago. The elector asks the instance to stop.
     AtRisk,
     /// The grace period of a stopping instance has ended.
     Grace,
-    /// The lease is no longer safe: the instance is killed.
+    /// The lease is no longer safe. The elector kills the instance.
     Deadline,
-    /// A killed instance is checked again. If this check is late, the host was paused.
+    /// The elector checks a killed instance again. If this check is late, the host was paused.
     Look,
-    /// A killed instance is not gone in time. If it is dying, the host lets the lease expire; otherwise, the host ends
-    /// itself.
+    /// A killed instance is not gone in time. If its process is dying, the host lets the lease expire; otherwise, the
+    /// host ends itself.
     Abort,
     /// The instance has run for so long that earlier failures no longer count.
     Healthy,
     Proven,
-    /// The lease is released, or a failed release is retried.
+    /// The node releases the lease, or retries a failed release.
     Release,
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Versions {
     rejected: Vec<ModuleVersion>,
 }
 
-/// The results of the version's instances so far.
+/// The results of the instances of a version on probation so far.
 #[derive(Debug, Default, Clone, Hash)]
 struct Probation {
     /// The time at which the first instance that failed began to run.
@@ -35,7 +35,8 @@ struct Probation {
 }
 
 impl Versions {
-    /// Adopts a plan. Returns true if its module differs from the last planned module.
+    /// Adopts a plan, unless this node has rejected the plan's module. Returns true if the module differs from the last
+    /// planned module.
     pub(super) fn take(&mut self, mut plan: Plan) -> bool {
         if plan.module.as_ref().is_some_and(|module| self.rejected.contains(module)) {
             return false;
@@ -54,7 +55,7 @@ impl Versions {
         &self.plan
     }
 
-    /// The version to serve; `None` if this node may run no version.
+    /// The version to serve; `None` if there is no version that this node may run.
     pub(super) fn module(&self) -> Option<&ModuleVersion> {
         self.plan.module.as_ref()
     }
@@ -73,13 +74,14 @@ impl Versions {
         self.plan.fallback.is_some() && self.digest() == Some(&version.digest)
     }
 
-    /// Forgets earlier results. A node that leads again does not know how the version has performed on other nodes
-    /// since.
+    /// Forgets the results so far. This node has become a holder again, and does not know how the version has performed
+    /// on other nodes in the meantime.
     pub(super) fn forget_probation(&mut self) {
         self.probation = Probation::default();
     }
 
-    /// The end of the version's probation if its current instance began at `begun`.
+    /// The end of the version's probation if its current instance began at `begun`; `None` if the version is
+    /// not on probation.
     pub(super) fn proven_at(&self, version: &ModuleVersion, begun: Time, length: Duration) -> Option<Time> {
         let began = self.probation.began.unwrap_or(begun);
         self.is_on_probation(version).then_some(began + length)

@@ -12,8 +12,8 @@ use baton_election::{
 use crate::state::{Faults, Flight, Instance, Node, Process, Waiting, World, at, name};
 use crate::store::{Instant, Lease};
 
-/// Time between an extra stop of the model and the end of a lease. A request that a node sends at this stop may arrive
-/// after the lease has ended.
+/// Time before the end of a lease. The model also lets nodes act at this moment: a request that a node sends then may
+/// arrive after the lease has ended.
 pub const SHORTLY: Duration = Duration::from_secs(1);
 
 /// One step of the model. Numbers are indices of nodes or of requests in transit.
@@ -80,7 +80,7 @@ pub enum Action {
 /// A false hint about the node that the store's record names as the holder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lie {
-    /// The holder has just renewed the lease, and its term is far above the current one.
+    /// The holder has just renewed the lease, and the holder's term is far above the current term.
     Leads,
     /// The holder has given up the lease.
     GivesUp,
@@ -104,8 +104,8 @@ impl World {
     /// Collects the possible actions. Leaves out actions that would only change the order of independent actions.
     /// Actions without faults come first, so a run that always takes the first action has no faults.
     ///
-    /// If a node has an action due, and no answer can reach the node before, the action affects only this node. The
-    /// order of this action and the other nodes' actions makes no difference, so only this node's actions are
+    /// If an action is due on a node, and no answer can reach the node first, the action affects only this node. Other
+    /// nodes' actions may then come earlier or later without changing the result, so only this node's actions are
     /// collected. The collected actions form a persistent set: P. Godefroid, "Partial-Order Methods for the
     /// Verification of Concurrent Systems", 1996. While an action is due or a request can arrive, an idle node that
     /// waits for no answer is not paused, ended or steered.
@@ -459,9 +459,10 @@ impl World {
         }
     }
 
-    /// Advances time to the earliest of these moments: the next wake-up of a holder, the end of the lease, an
-    /// instance's deadline, and a request's timeout. A standby whose poll is due earlier polls at that moment. If there
-    /// is no such moment, time advances to the next poll of a standby.
+    /// Advances time to the earliest of these moments: the next wake-up of a node that holds or requests the lease,
+    /// [`SHORTLY`] before the end of the lease, the end of the lease, an instance's deadline, and a request's timeout.
+    /// If a standby's poll is due earlier, the standby polls at that moment. If there is no such moment, time advances
+    /// to the next poll of a standby.
     fn wait(&mut self) {
         for flight in self.flights.iter_mut().filter(|flight| !flight.is_late) {
             flight.is_late = true;
@@ -488,8 +489,8 @@ impl World {
         }
         let lease = self.store.object.as_ref().map(|object| object.lease);
         if let Some(Lease::Held { until, .. } | Lease::Breaking { until, .. }) = lease {
-            // Also stop shortly before the lease ends: a request that a node sends at that moment can arrive after the
-            // end of the lease.
+            // Let nodes also act shortly before the lease ends: a request that a node sends at that moment can arrive
+            // after the end of the lease.
             moments.extend([until - SHORTLY, until]);
         }
         let now = self.now;

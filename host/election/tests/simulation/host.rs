@@ -47,7 +47,7 @@ pub struct Process {
     pub unanswered: BTreeSet<RequestId>,
     /// True once an answer from the store has shown that the object exists.
     pub has_read_object: bool,
-    /// The number of recalls, and of other requests, so far.
+    /// The number of recalls so far, and the number of other requests so far.
     pub asked: (u64, u64),
     pub announced: Announced,
     /// The lease id in the last acquire.
@@ -140,7 +140,7 @@ impl Process {
         Time(self.shown.most + self.run(now, self.shown.slew.max(0)) + self.jumped)
     }
 
-    /// The time elapsed by the slowest of the machine's clocks. A step of the wall clock does not change this time.
+    /// The elapsed time on the slowest of the machine's clocks. A step of the wall clock does not change this time.
     pub fn least(&self, now: Instant) -> Duration {
         self.shown.least + self.run(now, self.shown.slew.min(0))
     }

@@ -35,9 +35,9 @@ pub struct History {
     floor: Term,
     /// Lease ids for which a release has been sent.
     released: BTreeSet<u128>,
-    /// The time from the start of the last started process to its first poll.
+    /// The time from the start of the most recently started process to the first poll of that process.
     first_poll: Option<Time>,
-    /// Number of processes that waited exactly as long before the first poll as the previously started process.
+    /// The number of processes whose time to the first poll equals that of the previously started process.
     together: u32,
     /// The earliest time at which each lease can end, by lease id.
     kept_until: BTreeMap<u128, Instant>,
@@ -77,7 +77,8 @@ impl History {
         Ok(())
     }
 
-    /// Checks a start: the term was written, it is higher than every term started before, and no other instance exists.
+    /// Checks a start: the term was written, the term is higher than every term started before, and no other host has
+    /// an instance that could have been ended.
     pub fn start(&mut self, host: usize, incarnation: u32, term: Term, running: &[Running]) -> Checked {
         let Some(written_after) = self.written.get(&(host, incarnation, term)) else {
             return broken("terms_only_rise", format!("term {term} was not written before its start"));
@@ -118,15 +119,15 @@ impl History {
         self.floor
     }
 
-    /// Records that the object was deleted. Terms that no running host has seen are then unknown. Only such a deletion
-    /// can make a term start twice.
+    /// Records that the object was deleted. From then on, a host may know no term above `lowest_seen`, and may start
+    /// higher terms a second time.
     pub fn deleted(&mut self, lowest_seen: Term) {
         self.set_back(lowest_seen);
         self.deletions += 1;
     }
 
-    /// Records that somebody restored an older record. A host that knows no later term continues from the term in that
-    /// record.
+    /// Records that somebody deleted the object or restored an older record. From then on, a host may know no term
+    /// above `term`, and continue from `term`.
     pub fn set_back(&mut self, term: Term) {
         self.floor = self.floor.min(term);
         self.receiver.begins_anew();

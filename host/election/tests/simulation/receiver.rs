@@ -28,8 +28,8 @@ impl Receiver {
         Sent { term, by, restarts: self.restarts }
     }
 
-    /// Forgets all terms, because the hosts may continue from a lower term. From then on, effects that are already in
-    /// transit are not checked.
+    /// Forgets all terms, because the hosts may continue from a lower term. Effects that are in transit at that moment
+    /// are not checked.
     pub fn begins_anew(&mut self) {
         *self = Self { highest: None, restarts: self.restarts + 1 };
     }

@@ -57,8 +57,8 @@ impl Notes {
         }
     }
 
-    /// Takes the note with the newest id `from` on behalf of `by`, and adds `id` to the note. Returns false if another
-    /// host has taken the note.
+    /// Takes the note whose newest id is `from` on behalf of `by`, and adds `id` to the note. Returns false if `by`
+    /// cannot take the note, for example because another host has taken it.
     pub fn take(&mut self, from: LeaseId, id: LeaseId, record: Option<&Record>, by: &str) -> bool {
         let is_noted = |of: &String| self.ids.get(of).is_some_and(|ids| ids.last() == Some(&id));
         if self.taken.as_ref().is_some_and(|(of, taker)| taker == by && is_noted(of)) {

@@ -1,5 +1,6 @@
 //! Follows one coordinator's source, on the leader and on standbys alike. Fetches, verifies, compiles and links the
-//! version that the source names, ahead of time, so that a takeover is fast. Records verdicts for all nodes.
+//! version that the source names, ahead of time, so that a takeover is fast. Records verdicts in the store, for all
+//! nodes.
 //!
 //! A follower makes no decisions about leases or instances. The follower gives its node's supervisor a [`Supply`], and
 //! receives [`Judgement`]s until the last sender is dropped. A version that is ready stays ready, no matter what fails
@@ -379,8 +380,8 @@ impl Follower {
         self.recorder.add(Judged::now(judgement, unpushed, &self.config.node));
     }
 
-    /// Handles a verdict that has been written to the store. Earlier reads are now outdated, and so may be a read in
-    /// progress.
+    /// Handles a verdict that has been written to the store. Discards a read in progress, because its result may be
+    /// outdated, and reads again.
     fn recorded(&mut self, judged: &Judged) {
         judged.apply(&mut self.control);
         self.notifier.found();

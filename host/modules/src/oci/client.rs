@@ -69,7 +69,7 @@ impl Client {
         content(response, "its manifest", LARGEST_MANIFEST).await
     }
 
-    /// Requests the blob with this digest. The caller reads and verifies it.
+    /// Requests the blob with this digest. The caller must read and verify the blob.
     pub async fn blob(&mut self, digest: &Digest) -> Result<Response, AskError> {
         successful(self.ask(Method::GET, &format!("blobs/{digest}"), Wanted::Blob).await?).await
     }

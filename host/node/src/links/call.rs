@@ -1,4 +1,4 @@
-//! Notifies the hosts on this machine that a command has changed the store, so that they do not wait for their next
+//! Notifies the hosts on this machine that a command has changed the store. The hosts then do not wait for their next
 //! poll. The hosts and the command must run as the same user.
 
 use std::time::Duration;

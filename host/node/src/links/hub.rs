@@ -1,10 +1,10 @@
 //! The hub is one loop that decides which peers are linked, what is sent to them, and which hints an election receives.
 //!
 //! A peer on this machine runs as the same user. A peer on another machine has presented a certificate that a node of
-//! the election has announced, and has proved that it has the certificate's key. All peers are untrusted. Limits apply
-//! to each peer and to all peers together: the number of connections, the time until the hello, the length and rate of
-//! lines, and the number of unread lines. The hub disconnects a peer that exceeds a limit. Each link has a task that
-//! reads and writes (`link`); the hub makes all decisions.
+//! the election has announced. The peer has also proved that it has the certificate's key. All peers are untrusted.
+//! Limits apply to each peer and to all peers together: the number of connections, the time until the hello, the length
+//! and rate of lines, and the number of unread lines. The hub disconnects a peer that exceeds a limit. Each link has a
+//! task that reads and writes (`link`); the hub makes all decisions.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -40,8 +40,8 @@ const ACCEPT_NETWORK_EVERY: Duration = Duration::from_millis(20);
 /// Rate limit for messages: the hub handles a burst of this many messages, and then one more message per interval. The
 /// limit bounds the CPU time that all peers together can use.
 const MESSAGES: (u32, Duration) = (512, Duration::from_millis(1));
-/// Maximum number of tasks that still run after their links have been removed. Such a task ends once its last reads and
-/// writes are done.
+/// Maximum number of tasks that still run after their links have been removed. The task of a removed link ends once its
+/// last reads and writes are done.
 const ENDING_TASKS: usize = 64;
 /// Lifetime after which a link counts as a success, and the backoff is reset.
 const SUCCESS_AFTER: Duration = Duration::from_secs(10);
@@ -335,7 +335,7 @@ impl<'a> Hub<'a> {
     }
 
     /// Queues a message for a peer, and disconnects the peer if the queue is full. If the link's task has ended, keeps
-    /// the link: the peer's last messages are still on their way to the hub, followed by [`Event::Ended`].
+    /// the link. The peer's last messages and [`Event::Ended`] are still on their way to the hub.
     fn send(&mut self, link: u64, message: &PeerMessage) {
         let is_full = |known: &Link| matches!(known.lines.try_send(encode(message)), Err(TrySendError::Full(_)));
         if self.links.get(&link).is_some_and(is_full) {

@@ -17,8 +17,8 @@ pub(super) const HELLO_WITHIN: Duration = Duration::from_secs(1);
 const LINES: (u32, Duration) = (50, Duration::from_millis(50));
 /// Timeout for sending a line to a peer.
 const TAKEN_WITHIN: Duration = Duration::from_secs(1);
-/// Timeout for looking up a peer. The called host answers a hello only after this lookup, so the caller waits for the
-/// answer with the same timeout.
+/// Timeout for looking up a peer. The called host answers a hello only after this lookup, so the caller also waits this
+/// long for the answer.
 pub(super) const LOOKED_UP_WITHIN: Duration = Duration::from_secs(10);
 
 /// An event on a link, sent to the hub.
@@ -115,7 +115,7 @@ pub(super) async fn carry(
     }
 }
 
-/// A token bucket. It allows a burst, then one more item after each interval.
+/// A token bucket, which allows a burst, then one more item after each interval.
 pub(super) struct Budget {
     burst: u32,
     interval: Duration,

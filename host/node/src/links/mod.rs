@@ -8,9 +8,9 @@
 //! notifies the other host. If `--peer` is set, hosts on different machines exchange the same messages over TLS, and
 //! authenticate each other by the announced certificates.
 //!
-//! One thread of the host runs all links. Its `hub` decides which peers are linked and what is sent to them. The
-//! memory and CPU time of all links are bounded, and no thread that renews leases, kills instances or gates effects
-//! waits for this thread.
+//! One thread of the host runs all links. Its `hub` decides which peers are linked and what is sent to them. The memory
+//! and CPU time of all links are bounded. No thread that renews leases, kills instances or gates effects waits for the
+//! links thread.
 
 mod call;
 mod directory;
@@ -69,9 +69,9 @@ struct LinkChannels {
     messages: mpsc::Sender<LeaderMessage>,
     hints: mpsc::Receiver<Hint>,
     listened: watch::Receiver<bool>,
-    /// The last renewal to report, and the time when the supervisor reported it.
+    /// The last renewal, kept for a node that starts to listen, and the time when the supervisor reported the renewal.
     last_renewal: Option<(LeaderMessage, Instant)>,
-    /// True if a listener was notified that the lease is being given up.
+    /// True if this handle has notified a listener that the node gives up the lease.
     gives_up: bool,
 }
 
@@ -96,13 +96,13 @@ enum OrderKind {
     Tell(LeaderMessage),
 }
 
-/// The links thread's counterpart of a [`LinkHandle`], with the election's other sinks.
+/// The links thread's counterpart of a [`LinkHandle`], with the election's notifier, tracker and log.
 struct LinkEndpoint {
     election: ElectionName,
     settings: watch::Receiver<LinkSettings>,
     messages: mpsc::Receiver<LeaderMessage>,
     hints: mpsc::Sender<Hint>,
-    /// True while at least one node listens. Otherwise, no messages are sent.
+    /// True while at least one node listens. While false, the handle sends no messages.
     listened: watch::Sender<bool>,
     notifier: ChangeNotifier,
     tracker: Arc<ElectionTracker>,
@@ -135,8 +135,8 @@ impl LinkHandle {
         }
     }
 
-    /// Returns true if a successor is about to acquire the lease: a listener was notified that the lease is being given
-    /// up, and no later message has superseded that notification.
+    /// Returns true if a successor is about to acquire the lease. That is the case if this handle has notified a
+    /// listener that the node gives up the lease, and no later message supersedes that notification.
     #[must_use]
     pub fn has_heir(&self) -> bool {
         self.0.as_ref().is_some_and(|channels| channels.gives_up)

@@ -89,7 +89,7 @@ pub struct PeerSettings {
     pub advertise: Option<PeerAddr>,
 }
 
-/// A host's listening socket and key. They are created before the links thread starts.
+/// A host's listening socket and key, created before the links thread starts.
 pub struct PeerListener {
     pub(super) listener: TcpListener,
     pub(super) identity: Identity,

@@ -1,5 +1,5 @@
-//! Links with hosts on other machines. They use TLS with the announced certificates, and carry the same messages as
-//! local sockets.
+//! Links with hosts on other machines. The links use TLS with the announced certificates, and carry the same messages
+//! as local sockets.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The sockets on which the hosts of one machine listen. They are in a subfolder of the store's folder. Each socket is
-//! named after its host's incarnation.
+//! The sockets on which the hosts of one machine listen. The sockets are in a subfolder of the store's folder. Each
+//! socket is named after its host's incarnation.
 
 use std::fs::{DirBuilder, DirEntry};
 use std::io;
@@ -22,8 +22,8 @@ const MAX_ENTRIES: usize = 4096;
 /// Age at which a socket that does not have its final name yet is considered abandoned.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
-/// An open folder of sockets. A socket's address has room for a path of only about 100 bytes, so sockets are opened
-/// through short paths that contain the folder's descriptor.
+/// An open folder of sockets. A socket's address has room for a path of only about 100 bytes. Hosts therefore open
+/// sockets through short paths that contain the folder's descriptor.
 pub(super) struct SocketFolder(OwnedFd);
 
 impl SocketFolder {

@@ -50,7 +50,7 @@ pub struct Links {
     endpoints: Vec<LinkEndpoint>,
 }
 
-/// The links thread. It ends when the supervisors of all elections have ended, or soon after this handle is dropped.
+/// The links thread, which ends when the supervisors of all elections have ended, or soon after this handle is dropped.
 pub struct LinksThread {
     stop: watch::Sender<bool>,
     /// Closed when the thread is about to end.

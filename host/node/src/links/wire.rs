@@ -50,10 +50,10 @@ pub(super) enum PeerMessage {
         #[serde(default)]
         incarnation: Option<String>,
     },
-    /// Sent by the leader: it last renewed its lease `age_ms` ago, and assigns the receiver this place in the order of
-    /// succession.
+    /// Sent by the leader, which last renewed its lease `age_ms` ago and assigns the receiver this place in the order
+    /// of succession.
     Leads { term: Term, age_ms: u64, place: Option<u32> },
-    /// Sent by the leader: it has given up the lease, or may have done so.
+    /// Sent by a leader that has given up the lease, or may have done so.
     GivesUp { place: Option<u32> },
     /// Sent by either side: the store has a change that all nodes should read.
     Look,

@@ -1,5 +1,5 @@
-//! A client for a machine's metadata service. It uses plain HTTP without a proxy, to an address that only the machine
-//! itself can reach.
+//! A client for a machine's metadata service. The client uses plain HTTP without a proxy, to an address that only the
+//! machine itself can reach.
 
 use std::fmt;
 use std::time::Duration;

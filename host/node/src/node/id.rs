@@ -1,4 +1,4 @@
-//! The node id of this host. It appears in logs, in output for operators, and in the lease record.
+//! The node id of this host. The id appears in logs, in output for operators, and in the lease record.
 //!
 //! Baton's promises do not require unique node ids, because each start of a host has its own incarnation. Without
 //! `--node`, a host's id consists of the machine's name and the number of the first free **slot** on the machine

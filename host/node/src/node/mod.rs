@@ -79,7 +79,7 @@ pub struct ElectionConfig {
     pub preempt: bool,
     /// True if all nodes are expected to run the same module. The node then logs any difference.
     pub one_module: bool,
-    /// The follower of the module's source, with the supervisor's channels to it.
+    /// The follower of the module's source, with the supervisor's channels to the follower.
     pub modules: ModuleFollower,
     /// Starts instances.
     pub launcher: Arc<dyn Launch>,
@@ -87,11 +87,11 @@ pub struct ElectionConfig {
     pub tracker: Arc<ElectionTracker>,
 }
 
-/// A follower of a coordinator's module source, and the supervisor's ends of the channels to it.
+/// A follower of a coordinator's module source, and the supervisor's ends of the channels to the follower.
 pub struct ModuleFollower {
     /// The follower.
     pub follower: Follower,
-    /// The modules to run. The supply changes over time.
+    /// The modules to run, which change over time.
     pub supply: watch::Receiver<Supply>,
     /// The channel for the supervisor's judgements on versions.
     pub judgements: mpsc::UnboundedSender<Judgement>,

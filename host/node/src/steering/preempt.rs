@@ -1,10 +1,10 @@
 //! `--preempt`: a leader with this flag hands over to a node with a higher priority.
 //!
-//! While the node leads, it checks for such a node every few seconds, through its own handle to the store, and requests
-//! a transfer as an operator would. None of Baton's promises depends on a hand-off: if the other node does not acquire
-//! the lease soon, this node continues to lead. Two nodes cannot pass the lease back and forth rapidly. The lease moves
-//! only to a node with a higher priority, and each time it comes back, this node waits twice as long before the next
-//! hand-off.
+//! While the node leads, it checks every few seconds for a node with a higher priority. The leader then requests a
+//! transfer as an operator would. For these requests, the node has a separate handle to the store. None of Baton's
+//! promises depends on a hand-off: if the other node does not acquire the lease soon, this node continues to lead. Two
+//! nodes cannot pass the lease back and forth rapidly. The lease moves only to a node with a higher priority. Each time
+//! the lease comes back, this node waits twice as long before the next hand-off.
 
 use std::cmp::Reverse;
 use std::sync::Arc;

@@ -286,7 +286,7 @@ impl SteeringWatch {
         match steering {
             Ok(_) => {
                 reader.wrong = None;
-                // If this was this node's first read, do not notify the other nodes: they already know these commands.
+                // After this node's first read, do not notify the other nodes, because the commands may be old.
                 if is_news {
                     self.notifier.found();
                 }

@@ -120,14 +120,14 @@ impl Run {
     }
 
     /// Returns the input for an instance that has exited. If lines of the instance are still queued, returns `None`,
-    /// and delivers the input later, once these lines have been written or dropped. A term that ends in an orderly way
-    /// therefore loses no lines, as long as the log is read in time.
+    /// and delivers the input once these lines have been written or dropped. If the log's reader keeps up, a term that
+    /// ends in an orderly way therefore loses no lines.
     fn after_last_lines(&mut self, gone: Input) -> Option<Input> {
         // If the lease is lost while the lines wait to be written, their deadline still applies.
         let Some(lines) = self.lines.clone().filter(|_| self.config.log.has_lines()) else { return Some(gone) };
         let written = self.config.log.written();
         self.requests.spawn(async move {
-            // Then let the lines' deadline pass, so that the writer drops and counts the lines that remain.
+            // After this wait, end the lines' deadline, so that the writer drops and counts the lines that remain.
             let _ = timeout(LAST_LINES.min(lines.remaining()), written).await;
             lines.end();
             gone

@@ -1,13 +1,13 @@
 //! The supervisor of one coordinator: carries out the decisions of its elector.
 //!
 //! The supervisor is the only part that knows both the lease and the instance. The only decision that it makes itself
-//! is about the host's quota of elections to lead. It sends requests to the store concurrently, each with a timeout,
-//! and starts, stops and kills the instance. Every result goes back to the elector as an input. The supervisor runs on
-//! the control runtime, on which no coordinator ever runs.
+//! is about the host's quota of elections to lead. The supervisor sends requests to the store concurrently, each with a
+//! timeout, and starts, stops and kills the instance. Every result goes back to the elector as an input. The supervisor
+//! runs on the control runtime, on which no coordinator ever runs.
 //!
 //! Waking a thread costs more than the work that it is woken for, especially on a small, busy machine. The supervisor
-//! therefore writes the message that starts an instance, and sends the signal that kills it, on its own thread. It
-//! wakes other threads, including the log's writer, only afterwards.
+//! therefore writes the message that starts an instance, and sends the signal that kills it, on its own thread. The
+//! supervisor wakes other threads, including the log's writer, only afterwards.
 //!
 //! An instance counts as exited only once its lines have been written or dropped. Until then, the lease is not
 //! released, and no other instance starts. Lines that are not written within 0.5 s, or before the term's deadline, are
@@ -49,14 +49,14 @@ pub use quota::LeadershipQuota;
 use ready_modules::ReadyModules;
 
 /// Maximum interval at which to read the clock while the node holds a lease but runs no instance. Timers stop while the
-/// machine sleeps, so only the clock reveals that the machine has slept. While an instance runs, this is not needed:
-/// after a sleep, the watchdog notifies the supervisor.
+/// machine sleeps, so only the clock reveals that the machine has slept. While an instance runs, these reads are not
+/// needed: after a sleep, the watchdog notifies the supervisor.
 const LONGEST_WAIT_UNWATCHED: Duration = Duration::from_millis(250);
 
 /// Upper bound on the time that a successor needs to acquire a released lease after it is notified.
 const SUCCESSOR_ACQUIRES_WITHIN: Duration = Duration::from_millis(100);
 
-/// Urgency of the request to shut down the host. It never decreases.
+/// Urgency of the request to shut down the host. The urgency never decreases.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Shutdown {
     /// No shutdown requested.
@@ -77,7 +77,7 @@ pub struct Supervisor {
     pub store: Arc<dyn LeaseStore>,
     /// Starts instances.
     pub launcher: Arc<dyn Launch>,
-    /// The modules to run. The supply changes over time.
+    /// The modules to run, which change over time.
     pub supply: watch::Receiver<Supply>,
     /// True if all nodes are expected to run the same module. The node then logs any difference.
     pub one_module: bool,
@@ -192,7 +192,8 @@ impl Run {
             self.publish();
             drop(hold);
             if self.has_finished {
-                // Cancel pending requests. They no longer matter: no instance is running, and this node holds no lease.
+                // Cancel pending requests, which no longer matter: no instance is running, and this node holds no
+                // lease.
                 self.requests.shutdown().await;
                 // Let the successor's requests reach the store first. This node's remaining writes can wait.
                 if self.config.link.has_heir() {
@@ -415,8 +416,8 @@ impl Run {
         self.elector.handle(self.config.now(), Input::Plan(plan));
         let new = [supply.current, supply.fallback].into_iter().flatten();
         self.ready_modules.add(new.map(|one| (one.version().digest, one)));
-        // Before the elector adopts a new plan, it acts on the time that has passed. It may therefore have decided to
-        // start a module from the previous plan.
+        // Before the elector adopts a new plan, it acts on the time that has passed. The elector may therefore have
+        // decided to start a module from the previous plan.
         self.carry_out_effects();
         // If the elector refuses a version that was rejected on this node, its previous plan stays in force.
         let Plan { module, fallback: instead } = self.elector.plan();

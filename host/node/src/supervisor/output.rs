@@ -1,5 +1,5 @@
-//! The sink for the output of one instance. It logs the lines that the instance prints, which are effects, and the
-//! runtime's notices about the instance.
+//! The sink for the output of one instance. The sink logs the lines that the instance prints, which are effects, and
+//! the runtime's notices about the instance.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -34,8 +34,8 @@ impl LeadershipQuota {
         Ok(())
     }
 
-    /// True if the host already leads the maximum number of other elections. It then acquires this election's lease
-    /// only if no other node does.
+    /// True if the host already leads the maximum number of other elections. The host then acquires this election's
+    /// lease only if no other node does.
     pub(super) fn is_full(&self, election: &ElectionName) -> bool {
         self.most.is_some_and(|most| {
             let now = self.lock();

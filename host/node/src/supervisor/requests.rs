@@ -1,5 +1,4 @@
-//! The requests to the store. They are sent concurrently, each with a timeout, and the responses go back to the
-//! elector.
+//! Requests to the store, sent concurrently and each with a timeout. The responses go back to the elector.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -35,9 +34,9 @@ impl Run {
                 let answer = timeout(limit, store.request(&election, op)).await;
                 (answer, clock.now().since(sent))
             };
-            // Read the steering commands before the elector requests the lease: during a recall (the search for the
-            // highest term), and after a survey that shows an unread version of the steering object. If this read
-            // fails, the elector ignores the survey.
+            // Read the steering commands before the elector requests the lease. Read them during a recall (the search
+            // for the highest term), and after a survey that shows an unread version of the steering object. If this
+            // read fails, the elector ignores the survey.
             let request = async {
                 if is_recall {
                     return futures::join!(request, steering_watch.read_within(limit / 2)).0;
@@ -50,8 +49,8 @@ impl Run {
                 }
                 (answer, took)
             };
-            // Catch panics, because the elector needs a response to every request. This is safe: the request shares no
-            // state that a panic could leave inconsistent.
+            // Catch panics, because the elector needs a response to every request. Catching is safe: the request shares
+            // no state that a panic could leave inconsistent.
             let (result, took) = match AssertUnwindSafe(request).catch_unwind().await {
                 Ok((Ok(result), took)) => (result, took),
                 Ok((Err(_), took)) => {

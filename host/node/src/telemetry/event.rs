@@ -61,7 +61,7 @@ macro_rules! events {
         $kind:ident = $name:literal, $level:expr,
         { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* } => $sentence:tt;
     )*) => {
-        /// A log event. Its strings may come from guests and stores, so the formats escape them.
+        /// A log event. The strings may come from guests and stores, so the formats escape the strings.
         #[derive(Clone, PartialEq, Debug, Serialize)]
         #[serde(untagged)]
         pub enum Event {

@@ -38,7 +38,7 @@ impl Heartbeat {
         Some(now.0.saturating_sub(Duration::from_nanos(at)))
     }
 
-    /// Records heartbeats for as long as the runtime polls this future. Prefers moments at which the runtime wakes up
+    /// Records heartbeats for as long as the runtime polls this future. Prefers times at which the runtime wakes up
     /// anyway.
     pub async fn of_runtime(self, clock: Clock, moments: Moments) {
         loop {

@@ -1,9 +1,9 @@
 //! The log: one line on stderr for each [`Event`].
 //!
 //! A thread that logs must not have to wait for the log's reader. [`Log::emit`] only puts the event into a bounded
-//! queue, and a separate thread writes it. If the queue is full, it drops and counts events, and the thread logs the
-//! count once there is room again. The guests of each election may use only a limited share of the queue, so there is
-//! always room for the host's events and for the lines of other guests.
+//! queue, and a separate thread writes the event. If the queue is full, the log drops and counts events. The thread
+//! logs the count once there is room again. The guests of each election may use only a limited share of the queue.
+//! There is therefore always room for the host's events and for the lines of other guests.
 //!
 //! A guest's line is an effect that has passed the gate, but it may wait in the queue for a long time. Each guest's
 //! line therefore has a deadline. If the deadline passes before the line is written, the thread drops and counts the

@@ -1,15 +1,16 @@
 //! The bounded queue between threads that log and the thread that writes.
 //!
-//! The queue uses a mutex rather than a channel, because three things must be consistent: the room that guests use, the
-//! number of dropped events, and whether the queue is closed. The lock is held while pushing or popping, but never
+//! The queue uses a mutex instead of a channel, because three values must be consistent: the room that guests use, the
+//! number of dropped events, and the flag for a closed queue. The lock is held while pushing or popping, but never
 //! during a write.
 //!
 //! The queue has separate room for the output of guests, and each election has a [`Share`] of this room. A coordinator
 //! therefore cannot crowd out the lines of another coordinator or the host's events.
 //!
 //! The queues in libraries, such as the one in `tracing-appender`, have one limit for all writers. Guests could fill
-//! such a queue and leave no room for the host's last words: the reason why the host ends its own process. Such a queue
-//! also cannot check a line's deadline right before the write, and does not let a caller wait for earlier lines.
+//! such a queue and leave no room for the host's last words: the reason why the host ends its own process. Library
+//! queues also cannot check a line's deadline right before the write. They do not let a caller wait for earlier lines,
+//! either.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,8 +64,8 @@ impl LogEntry {
 
 /// The room in the queue for the output of one election's guests.
 ///
-/// Sizes are counted after escaping, because the escaped size determines how long a slow reader takes. Otherwise, a
-/// guest could delay other guests with text that becomes longer when it is escaped.
+/// Sizes are counted after escaping, because the escaped size determines how long a slow reader takes. If the raw size
+/// counted, a guest could delay other guests with text that becomes longer when it is escaped.
 #[derive(Debug)]
 pub(super) struct Share {
     max_bytes: usize,

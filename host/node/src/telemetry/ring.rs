@@ -2,7 +2,7 @@
 //!
 //! Threads that renew leases and kill instances add entries. Adding an entry therefore holds a lock only briefly and
 //! wakes no other thread. Readers poll. A slow reader does not keep entries alive: new entries replace the oldest
-//! entries, and the reader learns how many entries it has missed.
+//! entries. The reader learns how many entries it has missed.
 //!
 //! A guest's line is added only if the line's deadline has not passed. The line then stays after the deadline, as a
 //! record of what the guest printed.
@@ -214,7 +214,7 @@ mod tests {
         (0..20).for_each(|_| ring.put(&line(&"x".repeat(100))));
         let taken = ring.since(taken.next);
         assert_eq!((taken.lost, numbers(&taken), taken.next), (10, (16..=25).collect(), 26));
-        // If a reader asks for a number that does not exist yet, it continues with the next entry.
+        // If a reader asks for a number that does not exist yet, the reader continues with the next entry.
         assert_eq!((ring.since(1000).lost, ring.since(1000).next), (0, 26));
     }
 

@@ -9,7 +9,7 @@ use super::{Ended, Event};
 /// Maximum length of a guest's log context, and of names that come from outside the host, in bytes.
 const LONGEST_CONTEXT: usize = 256;
 
-/// A part of an event. Its strings can be cut to [`LONGEST_LINE`].
+/// A part of an event, whose strings can be cut to [`LONGEST_LINE`].
 pub(super) trait Shorten {
     fn shorten(&mut self);
 }

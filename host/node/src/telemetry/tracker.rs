@@ -111,7 +111,7 @@ impl ElectionTracker {
         }
     }
 
-    /// Sets the moments for reads that can wait a little, so that tasks that share the moments wake up together.
+    /// Sets the wake-up times for reads that can wait a little. Tasks that share the same [`Moments`] wake up together.
     #[must_use]
     pub fn reading_at(self, moments: Moments) -> Self {
         Self { notifier: ChangeNotifier::at(moments), ..self }
@@ -453,7 +453,7 @@ mod tests {
         let [one, two] = [1, 2].map(|count| EffectCounts::of(|_| [count, 3 * count]));
         assert_eq!(tracker.effects(Some((3, one))), one);
         tracker.is_gone(3, one);
-        // The caller read these effects just before the instance ended. They must not be counted twice.
+        // The caller read these effects just before the instance ended. The effects must not be counted twice.
         assert_eq!(tracker.effects(Some((3, one))), one);
         assert_eq!(tracker.effects(None), one);
         assert_eq!(tracker.effects(Some((4, one))), two);

@@ -120,7 +120,7 @@ impl Writer {
             }
             if entry.deadline.as_ref().is_some_and(Deadline::has_passed) {
                 if rest.len() < line.len() {
-                    // The reader has received part of the line, so end it.
+                    // The reader has received part of the line, so end the line.
                     self.end_line();
                 }
                 return Outcome::Overdue;

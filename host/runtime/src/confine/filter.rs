@@ -14,7 +14,7 @@ use seccompiler::{
     SeccompRule,
 };
 
-/// Calls that each of our processes needs, and that have no effect outside the process. Those that act on a file need
+/// Calls that each of our processes needs, and that have no effect outside the process. Calls that act on a file need
 /// an open descriptor of the file.
 const NEEDED: &[libc::c_long] = &[
     libc::SYS_brk,
@@ -104,7 +104,7 @@ impl Calls {
         self.0.extend(calls.iter().map(|call| (*call, Vec::new())));
     }
 
-    /// Allows a system call if all conditions hold. Another call for the same system call adds an alternative set of
+    /// Allows a system call if all conditions hold. A second use for the same system call adds an alternative set of
     /// conditions.
     pub(super) fn when<const N: usize>(
         &mut self,

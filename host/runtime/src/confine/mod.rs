@@ -34,8 +34,8 @@ const LANDLOCK: ABI = ABI::V6;
 /// Access rights to a folder that is granted read-only.
 const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir});
 
-/// Access rights to a folder that is granted for writing. They do not include executing files or creating devices,
-/// pipes or sockets.
+/// Access rights to a folder that is granted for writing. The rights do not include executing files or creating
+/// devices, pipes or sockets.
 const WRITE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{
     ReadFile | ReadDir | WriteFile | Truncate | MakeReg | MakeDir | MakeSym | RemoveFile | RemoveDir | Refer
 });
@@ -87,8 +87,8 @@ fn give_up_privileges() -> Result<(), ConfineError> {
 }
 
 /// Restricts file access to the granted folders. Allows TCP connections only if the network is granted, and only
-/// outgoing ones. Forbids sending signals to processes outside this Landlock domain, and connecting to the abstract
-/// sockets of such processes.
+/// outgoing ones. Forbids sending signals to processes outside this Landlock domain, and connecting to abstract sockets
+/// of processes outside the domain.
 fn give_up_files(reach: &RunnerReach<'_>) -> Result<RestrictionStatus, RulesetError> {
     let tcp = if reach.network { AccessNet::BindTcp.into() } else { AccessNet::from_all(LANDLOCK) };
     let mut rules = Ruleset::default()
@@ -111,8 +111,8 @@ pub fn keeps_to_folders() -> bool {
 
 fn has_landlock() -> bool {
     const VERSION: libc::c_uint = 1;
-    // SAFETY: with this flag, the call only returns the Landlock version. It reads no memory, so a null pointer is
-    // valid.
+    // SAFETY: with this flag, the call only returns the Landlock version. The call reads no memory, so a null pointer
+    // is valid.
     let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<()>(), 0_usize, VERSION) };
     version > 0
 }
@@ -132,8 +132,8 @@ const FIRST: libc::c_uint = 3;
 /// # Errors
 /// The operating system's error if the descriptors cannot be closed.
 pub(crate) fn close_others() -> io::Result<()> {
-    // SAFETY: nothing in this process owns any of these descriptors. The process has just started, and our processes
-    // pass only standard streams to the processes that they start, so any other descriptor was inherited by mistake.
+    // SAFETY: nothing in this process owns any of these descriptors. The process has just started. Our processes pass
+    // only standard streams to the processes that they start, so any other descriptor was inherited by mistake.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, 0) };
     match closed {
         0 => Ok(()),

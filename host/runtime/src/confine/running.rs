@@ -216,7 +216,7 @@ fn keeps(mut calls: Calls, holds: Option<BorrowedFd<'_>>) -> Result<Calls, Backe
 fn working(files: bool, network: bool) -> Result<Calls, BackendError> {
     let mut calls = Calls::needed()?;
     calls.all(OPEN);
-    // Allow private mappings without execute permission. They may map a file, since memory images are files.
+    // Allow private mappings without execute permission. The mappings may map a file, since memory images are files.
     calls.when(libc::SYS_mmap, [no_code(2), flags(3, libc::MAP_TYPE, libc::MAP_PRIVATE)])?;
     // Allow setting `O_NONBLOCK` and `O_APPEND`, but not `O_ASYNC`, which sends signals.
     calls.when(libc::SYS_fcntl, [is(1, libc::F_SETFL), flags(2, libc::O_ASYNC, 0)])?;

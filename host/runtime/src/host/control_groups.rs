@@ -59,8 +59,8 @@ pub struct ControlGroupsError {
 
 impl ControlGroups {
     /// Splits the control group that is delegated to this process, and moves the process into the host's part. Returns
-    /// `None` if no control group is delegated. If a runner's group later turns out to be unusable, only the process
-    /// limits apply to that runner, and `tell` is called with the first such error.
+    /// `None` if no control group is delegated. If the host later cannot use a runner's group, only the process limits
+    /// apply to the runner. The first such error is passed to `tell`.
     ///
     /// # Errors
     /// [`ControlGroupsError`] if the delegated group cannot be used.

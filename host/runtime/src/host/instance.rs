@@ -1,12 +1,12 @@
 //! The host's side of an instance, which is one running copy of a module in its own process.
 //!
 //! One task of the host supervises each instance. The task reads the runner's messages, does the work that only the
-//! host can do, and notices when the instance has ended. A kill does not wait for the task. It closes the page, which
-//! is the memory that tells the runner its deadline, and sends SIGKILL through a pidfd.
+//! host can do, and notices when the instance has ended. A kill does not wait for the task. The kill closes the page,
+//! which is the memory that tells the runner its deadline, and sends SIGKILL through a pidfd.
 //!
 //! An instance is gone once its process has been reaped, all messages from the process have been read, and no commit
 //! for it is in progress. If the kernel cannot end the process yet, for example during a write to a disk that hangs,
-//! the instance counts as dying, and the task notifies the supervisor.
+//! the instance counts as dying. The task then notifies the supervisor.
 //!
 //! An instance that fails because its effects are refused counts as killed, since refusing effects is the first step of
 //! every kill. If the process dies for any other reason, the instance has failed, and the reported reason says how the
@@ -41,8 +41,8 @@ pub trait InstanceHandle: Send {
     fn next_event(&mut self) -> BoxFuture<'_, InstanceEvent>;
 
     /// Asks the instance to stop. Only the first request has an effect. If `next` is set, the next term also runs in
-    /// this host: the host first claims the state for the next term, and then asks the instance to stop. If the claim
-    /// takes too long, the host asks the instance to stop before the claim is complete.
+    /// this host. The host then first claims the state for the next term, and afterwards asks the instance to stop. If
+    /// the claim takes too long, the host asks the instance to stop before the claim is complete.
     fn stop(&mut self, reason: StopReason, message: String, grace_ends: Time, next: Option<Term>);
 
     /// Refuses all effects from now on, and kills the instance at once, whatever the instance is doing.
@@ -89,8 +89,8 @@ pub(super) struct RunnerHandle {
 impl InstanceControl {
     /// Copies the gate's deadline to the runner's page.
     pub(super) fn open(&self) {
-        // The fence ensures that at least one of two things is true: the thread that extends the deadline sees the
-        // runner, or the thread that sets the runner sees the new deadline.
+        // One thread extends the deadline, and another thread sets the runner. With the fence, the first thread sees
+        // the runner, or the second thread sees the new deadline.
         fence(Ordering::SeqCst);
         if let Some(RunnerHandle { page, .. }) = self.runner.get() {
             page.open_for(|| self.gate.remaining());

@@ -48,7 +48,7 @@ pub struct InstanceUsage {
     pub lines: u64,
     /// Number of dropped lines. `lines` does not include them.
     pub dropped: u64,
-    /// Maximum average number of lines per second. Short bursts may exceed it.
+    /// Maximum average number of lines per second. Short bursts may exceed the average.
     pub lines_per_second: u32,
     /// The system resources that the instance's process uses now.
     pub process: ProcessUse,
@@ -123,7 +123,7 @@ impl RunningInstances {
         there.map(|entry| (entry.election.clone(), entry.term, entry.tally.effects())).collect()
     }
 
-    /// Returns the resources that each running instance has used, and those that its process uses now.
+    /// Returns the resources that each running instance has used, and the system resources that its process uses now.
     pub fn in_use(&self) -> Vec<(ElectionName, Term, InstanceUsage)> {
         self.in_use_by(ProcessUse::of)
     }

@@ -81,14 +81,14 @@ pub trait Launch: Send + Sync {
     /// Prepares for a term of `module`. Called while the lease is being acquired.
     fn expects(&self, module: &Module);
 
-    /// Discards what [`Launch::expects`] has prepared. Called when another node holds the lease.
+    /// Discards everything that [`Launch::expects`] has prepared. Called when another node holds the lease.
     fn expects_none(&self);
 
     /// Discards the state that the last instance has left for its successor. Called when this node no longer holds the
     /// lease.
     fn clear_handover(&self);
 
-    /// Returns a receiver. The watchdog notifies it if timers fall behind while an instance runs, for example because
+    /// Returns a receiver that the watchdog notifies if timers fall behind while an instance runs, for example because
     /// the machine was suspended.
     fn missed_by_timers(&self) -> watch::Receiver<()>;
 }
@@ -180,7 +180,8 @@ impl Launcher {
     }
 
     /// Returns the guest's environment variables. A command usually does not import the contract, so the host also
-    /// passes its term, election and node in variables. These override configured variables of the same names.
+    /// passes its term, election and node in variables. These variables override configured variables of the same
+    /// names.
     pub(super) fn environment(
         &self,
         module: &Module,

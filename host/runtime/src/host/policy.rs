@@ -58,7 +58,7 @@ impl Policy {
     }
 
     /// Returns the maximum number of bytes that one call may pass to the host. The maximum leaves room for a commit
-    /// that exceeds the state's limits, so that the guest gets an error for such a commit.
+    /// that exceeds the state's limits, so that the guest gets an error for that commit.
     pub(crate) fn call_bytes(&self, uses_state: bool) -> usize {
         let state = usize::try_from(self.state_limits.total).unwrap_or(usize::MAX);
         if uses_state { CALL_BYTES.saturating_add(state.saturating_mul(2)) } else { CALL_BYTES }

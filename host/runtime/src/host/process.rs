@@ -1,8 +1,8 @@
 //! Starts, watches, kills and reaps the processes of this program: templates and runners.
 //!
-//! One thread starts all templates. The thread must live as long as the host, since the kernel kills a process when the
-//! thread that started the process exits (`PR_SET_PDEATHSIG`, prctl(2)). This applies to runners, too: a forked runner
-//! has the same parent as its template. The thread also reaps processes that no caller waits for.
+//! One thread starts all templates. The thread must live as long as the host: when the thread exits, the kernel kills
+//! all processes that the thread has started (`PR_SET_PDEATHSIG`, prctl(2)). The kernel then also kills the runners,
+//! since a forked runner has the same parent as its template. The thread also reaps processes that no caller waits for.
 
 use std::ffi::CStr;
 use std::io::{self, IoSlice};
@@ -394,8 +394,8 @@ pub(crate) fn receive(socket: impl AsFd) -> io::Result<Vec<OwnedFd>> {
 
 /// Ties this process to its parent, the process `parent`: the kernel kills this process when the thread that started
 /// this process exits. That thread lives as long as the parent. Also moves this process to a session of its own, and
-/// sets the name of the process, since the path of the program does not show its role. Returns false if the parent has
-/// exited already.
+/// sets the process's name. The name shows the role of the process, which the program's path does not show. Returns
+/// false if the parent has exited already.
 ///
 /// # Errors
 /// Returns an error if a system call fails.

@@ -152,8 +152,8 @@ impl<'a> InstanceLoop<'a> {
         }
     }
 
-    /// Checks that a message conforms to the protocol. If the message does not, returns a description of the violation.
-    /// `unwritten` is the number of bytes that have not been written to the runner yet.
+    /// Checks that a message conforms to the protocol. The error describes the violation. `unwritten` is the number of
+    /// bytes that have not been written to the runner yet.
     fn check(&mut self, message: &FromRunner, unwritten: usize) -> Result<(), String> {
         let is_answered = matches!(message, FromRunner::Commit(_) | FromRunner::Resolve { .. });
         if !is_answered && !self.lines.admits() {
@@ -179,7 +179,8 @@ impl<'a> InstanceLoop<'a> {
                 "it asked twice to step down"
             }
             FromRunner::Commit(_) if self.committing.is_some() => "it sent a commit during another commit",
-            // A correct runner never sends such a commit: without state, it refuses its guest's commits itself.
+            // For an election without state, a correct runner never sends a commit: the runner itself refuses its
+            // guest's commits.
             FromRunner::Commit(_) if self.task.states.is_none() => "it sent a commit for an election without state",
             FromRunner::Resolve { .. } if self.lookups.len() >= LOOKUPS => "it has too many DNS lookups in flight",
             FromRunner::Ended(ended) if self.is_started && matches!(ended.how, How::Unable(_)) => {
@@ -276,7 +277,7 @@ fn not_committed(error: CommitError) -> NotCommitted {
     }
 }
 
-/// Looks up a host name. The system's resolver cannot be interrupted. If the answer comes too late, it is dropped.
+/// Looks up a host name. The system's resolver cannot be interrupted. A late answer is dropped.
 async fn look_up(number: u64, host: String, port: u16, places: Arc<Semaphore>) -> (u64, Result<Vec<Resolved>, String>) {
     let Ok(place) = places.acquire_owned().await else { return (number, Err("the host is shutting down".to_owned())) };
     let found = tokio::task::spawn_blocking(move || {

@@ -26,12 +26,12 @@ use crate::wire::protocol::LOOKUPS;
 use crate::wire::protocol::{FromRunner, Messages, Setup, ToRunner, frame};
 use crate::wire::shared::{Others, SharedMemory};
 
-/// Timeout for forking a runner, and for preparing a runner. Each of these steps usually takes milliseconds.
+/// Timeout for forking a runner, and for preparing a runner. Both usually take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Timeout for preparing a runner with a rehearsal, which is a trial start that makes the real start faster. After this
-/// time, the host creates a runner that does not rehearse. A rehearsal runs none of the module's code, but it can still
-/// take long, since the module determines how much memory must be set up.
+/// time, the host creates a runner that does not rehearse. A rehearsal runs none of the module's code. The rehearsal
+/// can still take long, since the module determines how much memory must be set up.
 const REHEARSES_WITHIN: Duration = Duration::from_secs(2);
 
 /// Number of failed rehearsals after which the runners of a version no longer rehearse.
@@ -77,7 +77,7 @@ struct Inner {
     handle: Handle,
     /// Versions that are kept ready, by the digests of their modules.
     versions: Mutex<HashMap<Digest, Arc<Version>>>,
-    /// Tasks that create runners. Dropping this aborts them.
+    /// Tasks that create runners. Dropping the set aborts the tasks.
     making: Mutex<JoinSet<()>>,
     /// Permits for DNS lookups, shared by all instances.
     lookups: Arc<Semaphore>,
@@ -147,13 +147,13 @@ impl Runners {
         let keeps = |digest: &Digest| modules.iter().any(|module| module.digest() == *digest);
         lock(&self.0.versions).retain(|digest, _| keeps(digest));
         for module in modules {
-            // Add the version to those that are kept ready.
+            // Add the version to the versions that are kept ready.
             self.version(module);
             self.refill(module, Duration::ZERO);
         }
     }
 
-    /// Prepares a runner for this version after a delay, if the version is among those to keep ready.
+    /// Prepares a runner for this version after a delay, if the version is kept ready.
     pub(crate) fn refill(&self, module: &Module, after: Duration) {
         let Some(version) = lock(&self.0.versions).get(&module.digest()).cloned() else { return };
         let mut making = lock(&self.0.making);

@@ -115,7 +115,8 @@ impl InstanceTask {
         if self.control.was_killed() {
             self.control.kill();
         }
-        // If the pipe is full or closed, the task handles that later.
+        // If the pipe is full, the instance's task writes the rest later. If the pipe is closed, the task notices this
+        // later.
         let written = rustix::io::write(&to, &message).unwrap_or(0);
         message.drain(..written);
         runners.refill(&self.module, REFILL_AFTER);
@@ -273,8 +274,8 @@ impl InstanceTask {
 }
 
 /// Returns a remedy if a system call of the host failed because processes, descriptors, memory or disk space ran out,
-/// or because a sandbox forbids the call. Such an error does not count against the version, since the runner limits the
-/// guest's own use of resources.
+/// or because a sandbox forbids the call. An error with a remedy does not count against the version, since the runner
+/// limits the guest's own use of resources.
 fn shortage(error: &io::Error) -> Option<&'static str> {
     match Errno::from_io_error(error)? {
         Errno::AGAIN => {

@@ -1,5 +1,5 @@
-//! The template processes of a host. A template maps and links the code of one version, but runs none of the code. It
-//! forks the runners that run the code. Coordinators that run the same version share a template.
+//! The template processes of a host. A template maps and links the code of one version, but runs none of the code. The
+//! template forks the runners, which run the code. Coordinators that run the same version share a template.
 
 use std::collections::HashMap;
 use std::io;
@@ -101,7 +101,7 @@ impl Template {
     ///
     /// # Errors
     /// [`RunnerError`] says why there is no runner. After [`RunnerError::Template`], a runner with these descriptors
-    /// may exist nevertheless. The next attempt must therefore use new descriptors.
+    /// may still exist, so the next attempt must use new descriptors.
     pub(crate) async fn fork(&self, descriptors: &[OwnedFd]) -> Result<Process, RunnerError> {
         let processes = &self.templates.0.processes;
         let mut live = self.live.lock().await;

@@ -1,5 +1,5 @@
-//! Measures the size of a component: its number of core instances, to which the limit on instances applies, and its
-//! number of instantiation steps.
+//! Measures the size of a component: its number of core instances, and its number of instantiation steps. The limit on
+//! instances applies to the core instances.
 
 use wasmtime::component::Component;
 use wasmtime_environ::component::{ComponentTranslation, ComponentTypesBuilder, GlobalInitializer, Translator};
@@ -11,8 +11,8 @@ use wasmtime_environ::{ScopeVec, Tunables};
 pub(crate) struct ComponentSize {
     pub instances: u64,
     /// Number of instantiation steps, plus the number of imports and exports, and the number of globals and segments in
-    /// all core modules. Each of these takes memory in the process that loads the component, and a small component can
-    /// have millions of them.
+    /// all core modules. Each counted item takes memory in the process that loads the component. A small component can
+    /// have millions of items.
     pub steps: usize,
     /// True if the component contains no start function. Instantiating the component then runs none of its code.
     pub is_inert: bool,
@@ -67,8 +67,8 @@ fn is_inert(binary: &[u8]) -> bool {
 
 /// Returns the highest of three numbers that wasmtime limits: core instances (`instances`), memories and tables.
 pub(crate) fn most(component: &Component, instances: u64) -> u64 {
-    // `resources_required` returns `None` for a component that imports core modules. Such a component cannot run here
-    // anyway.
+    // `resources_required` returns `None` for a component that imports core modules. A component with core imports
+    // cannot run here anyway.
     let others = component.resources_required().map_or(0, |needs| needs.num_memories.max(needs.num_tables));
     instances.max(others.into())
 }

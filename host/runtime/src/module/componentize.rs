@@ -60,7 +60,7 @@ pub(crate) fn componentize(module: &[u8]) -> Result<(Vec<u8>, Wrapped), Unwrappa
 }
 
 /// Rejects component types with cyclic dependencies between packages, or with too many packages. Only damaged modules
-/// have such types. The encoder would recurse through the types until the stack overflows and the process crashes.
+/// have these types. The encoder would recurse through the types until the stack overflows and the process crashes.
 fn check_types(module: &[u8]) -> Result<(), String> {
     for payload in Parser::new(0).parse_all(module) {
         if let Payload::CustomSection(section) = payload.map_err(|error| error.to_string())?

@@ -21,7 +21,7 @@ const MOST_PROBLEMS: usize = 20;
 /// Maximum length of one problem, in characters. The rest is cut off.
 const LONGEST_PROBLEM: usize = 500;
 
-/// Maximum total number of imports and exports. Each takes host memory, and no tool produces more.
+/// Maximum total number of imports and exports. Each import or export takes host memory, and no tool produces more.
 const MOST_INTERFACES: usize = 10_000;
 /// Maximum nesting depth of components. Each level takes host memory, and no tool produces more levels.
 const DEEPEST: u32 = 1_000;
@@ -43,9 +43,9 @@ pub struct Import {
     pub name: String,
     /// True if the interface is granted.
     pub granted: bool,
-    /// The condition for the grant, or the consequence of not having the grant; empty if granted.
+    /// The reason why the interface is not granted, with the remedy if there is one; empty if granted.
     pub needs: String,
-    /// True if a component can import the interface, even if the interface is not granted.
+    /// True if a component can import the interface, granted or not.
     #[serde(skip)]
     is_there: bool,
 }
@@ -71,7 +71,7 @@ impl Interfaces {
         found
     }
 
-    /// Reads the interfaces from the bytes of a component. This is fast, since nothing is compiled.
+    /// Reads the interfaces from the bytes of a component. Compiles nothing, and is therefore fast.
     pub(crate) fn in_bytes(component: &[u8]) -> wasmparser::Result<Self> {
         let mut found = Self::none();
         // Skip the imports and exports of nested modules and components.
@@ -257,7 +257,7 @@ fn what_it_needs(import: &str) -> String {
 /// Compatibility between the version that a component was built for and this host's version, from best to worst.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Fit {
-    /// This host has the version, or a compatible later one.
+    /// This host has the version, or a compatible later version.
     Good,
     /// The version is newer than this host's.
     Newer,

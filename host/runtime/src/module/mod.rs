@@ -249,8 +249,8 @@ impl Module {
         Self { digest: Digest::of(bytes), size: bytes.len() as u64, outline, code: Arc::new(code) }
     }
 
-    /// Checks a module without compiling it. The module must be WebAssembly. If it is a component, it must have a known
-    /// kind and import only available interfaces. This check is fast.
+    /// Checks a module without compiling it. The module must be WebAssembly. A component must have a known kind and
+    /// import only available interfaces. The check is fast.
     ///
     /// # Errors
     /// [`ModuleError`] says why the module cannot run here.

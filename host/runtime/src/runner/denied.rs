@@ -1,6 +1,6 @@
 //! Interfaces that can be imported without a grant. Most language runtimes import files and sockets, even if the
-//! program uses neither. If the program does use such an interface, the program gets an ordinary error of its language,
-//! and the host's log names the missing grant.
+//! program uses neither. If the program uses one of these interfaces, it gets an ordinary error of its language. The
+//! host's log then names the missing grant.
 
 use std::sync::Arc;
 
@@ -46,8 +46,8 @@ pub(crate) struct Denials {
 }
 
 impl Denials {
-    /// Creates the reporter. Missing folders are not reported if `asks_for_folders` is true: such a module always asks
-    /// for folders, even if it needs none.
+    /// Creates the reporter. Missing folders are not reported if `asks_for_folders` is true: the module then always
+    /// asks for folders, even if it needs none.
     pub(crate) fn new(output: Arc<dyn Output>, asks_for_folders: bool) -> Self {
         let told = if asks_for_folders { vec![FILES] } else { Vec::new() };
         Self { output, told }
@@ -109,7 +109,7 @@ impl ip_name_lookup::Host for Refused<'_> {
     }
 }
 
-/// No such stream is ever created, so the resource table rejects every handle.
+/// No `ResolveAddressStream` is ever created, so the resource table rejects every handle.
 impl ip_name_lookup::HostResolveAddressStream for Refused<'_> {
     fn resolve_next_address(
         &mut self,

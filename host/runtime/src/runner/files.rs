@@ -195,7 +195,7 @@ impl types::HostDescriptor for FileAccess<'_> {
     }
 
     /// Sets a file's times through a descriptor. The runner's filter forbids setting times by path, since Landlock does
-    /// not restrict such a call. The times of a symbolic link cannot be set, since the link itself cannot be opened.
+    /// not restrict setting times. The times of a symbolic link cannot be set, since the link itself cannot be opened.
     async fn set_times_at(
         &mut self,
         folder: Resource<Descriptor>,

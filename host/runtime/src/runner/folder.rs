@@ -84,7 +84,7 @@ impl fmt::Display for FolderGrant<'_> {
 }
 
 impl Folder {
-    /// Grants the folder that is currently at the path `host`. The coordinator sees it at the path `guest`.
+    /// Grants the folder that is currently at the path `host`. The coordinator sees the folder at the path `guest`.
     ///
     /// # Errors
     /// Returns the operating system's error if there is no folder at the path.

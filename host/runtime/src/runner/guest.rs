@@ -47,7 +47,7 @@ pub(crate) const CONTRACT: &str = "baton:host";
 pub(crate) const CONTRACT_VERSION: &str = "0.1.0";
 
 /// Interfaces that every coordinator is granted: the contract, and the interfaces that a program needs to start, print,
-/// wait and get random numbers. They give access to neither the network nor files.
+/// wait and get random numbers. These interfaces give access to neither the network nor files.
 pub(crate) const GRANTED: &[&str] = &[
     "baton:host/state",
     "baton:host/term",

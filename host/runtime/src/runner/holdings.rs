@@ -24,8 +24,8 @@ use baton_base::clock::Clock;
 /// Minimum interval between two counts of the handles.
 const COUNT_HANDLES_EVERY: Duration = Duration::from_millis(100);
 
-/// Number of calls to [`Holdings::table`] between two checks whether a count is due. Each check reads the clock, so not
-/// every call checks.
+/// Number of calls to [`Holdings::table`] between two checks of whether a count is due. Each check reads the clock, so
+/// a check on every call would be slow.
 const LOOK_EVERY: u32 = 64;
 
 /// Memory (bytes) that the runner may keep for an instance, in addition to the memory that the instance was granted but
@@ -48,7 +48,7 @@ pub(crate) struct Holdings {
     /// The files that the instance has opened. Some may have been closed since.
     files: Vec<Weak<dyn Any + Send + Sync>>,
     /// A token that is cloned for each buffer whose size cannot be measured. The token's reference count shows how many
-    /// such buffers exist.
+    /// of these buffers exist.
     buffers: Arc<()>,
     /// Limits that have been reported as nearly reached.
     told: Vec<LimitKind>,
@@ -107,8 +107,8 @@ impl Holdings {
     /// Reserves up to `bytes` of the runner's memory.
     ///
     /// # Errors
-    /// [`TooMuch`] if the reservation would exceed the limit; nothing is then reserved. Only the first such error is
-    /// reported to the host.
+    /// [`TooMuch`] if the reservation would exceed the limit. In this case, nothing is reserved. Only the first such
+    /// error is reported to the host.
     pub(crate) fn keep(&mut self, bytes: usize) -> Result<(), TooMuch> {
         if self.has_room(bytes as u64, self.memory()) {
             self.kept = self.kept.saturating_add(bytes as u64);

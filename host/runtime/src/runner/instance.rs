@@ -183,9 +183,9 @@ impl GuestEnvironment {
     }
 }
 
-/// A trial start of an instance before there is a term. The trial loads all memory pages that a real start touches. It
-/// sets up the guest's memories and tables but calls none of the guest's functions, and discards the instance
-/// afterwards.
+/// A trial start of an instance before there is a term. The trial loads all memory pages that a real start touches. The
+/// trial sets up the guest's memories and tables, but calls none of the guest's functions. Afterwards, the trial
+/// discards the instance.
 pub(super) struct Rehearsal {
     gate: Arc<RunnerGate>,
     tally: SharedMemory<Tally>,

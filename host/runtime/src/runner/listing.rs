@@ -49,8 +49,8 @@ impl Listing {
     /// Returns the next entry; `None` at the end.
     ///
     /// # Errors
-    /// The operating system's error, or [`ErrorCode::IllegalByteSequence`] if the entry's name is not UTF-8. After such
-    /// a name, the next call returns the following entry.
+    /// The operating system's error, or [`ErrorCode::IllegalByteSequence`] if the entry's name is not UTF-8. After an
+    /// invalid name, the next call returns the following entry.
     pub(crate) async fn next(&mut self) -> FsResult<Option<DirectoryEntry>> {
         if self.read.is_empty()
             && let Some(rest) = self.rest.take()

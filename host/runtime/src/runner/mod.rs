@@ -130,7 +130,7 @@ impl Runner {
         let lock = std::mem::ManuallyDrop::new(lock);
         let policy = &setup.policy;
         let (files, network) = (!policy.folders.is_empty(), policy.http.grants_anything());
-        // Open this file now: the runner reads it later, when it can no longer open files.
+        // Open this file now: the runner reads the file later, when the confinement forbids opening files.
         let memory = Memory { statm: File::open("/proc/self/statm")?, page: rustix::param::page_size() as u64 };
         let tally = SharedMemory::map(tally, Mapped::Writes)?;
         let gate = Arc::new(RunnerGate::map(page, &tally)?);
@@ -148,8 +148,8 @@ impl Runner {
         let runtime = GuestRuntime::new(files)?;
         let client = Client::new(&policy.http, lookups.clone(), runtime.begun())?;
         let (begin, hears) = mpsc::channel::<instance::HostReader>();
-        // Each thread sets its own name when it starts. Wait until both threads have done so: the confinement below
-        // forbids it.
+        // Each thread sets its own name when it starts. Wait until both threads have set their names: the confinement
+        // below forbids setting names.
         let all_have_names = Arc::new(Barrier::new(3));
         let has_name = Arc::clone(&all_have_names);
         // Do not join these two threads: they run until the process exits.
@@ -189,7 +189,7 @@ impl Runner {
     }
 }
 
-/// The file that reports this process's memory. It is opened before the confinement forbids opening files.
+/// The file that reports this process's memory, opened before the confinement forbids opening files.
 struct Memory {
     statm: File,
     /// Size of a memory page (bytes).
@@ -197,7 +197,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// Limits the memory that this process may allocate from now on. This is a second line of defense, after the
+    /// Limits the memory that this process may allocate from now on. The limit is a second line of defense, after the
     /// accounting in [`holdings`].
     fn limit(mut self, policy: &Policy) -> anyhow::Result<()> {
         let mut text = [0; 256];
@@ -212,10 +212,10 @@ impl Memory {
 }
 
 /// Ends this process at its deadline, even if the host does nothing. The host writes a deadline before it sends
-/// `Start`. The calling thread sleeps on the boot clock, which also advances while the machine is suspended. With D as
-/// the lease duration, the thread wakes at least every D/12 and reads all clocks of the page, since a step of the wall
-/// clock can bring the deadline closer. So the thread notices the deadline after at most 0.8 D + D/12, before the
-/// watchdog ends the host at 0.93 D.
+/// `Start`. The calling thread sleeps on the boot clock, which also advances while the machine is suspended. A step of
+/// the wall clock can bring the deadline closer. So the thread wakes at least every D/12, where D is the lease
+/// duration, and reads all clocks of the page. The thread therefore notices the deadline after at most 0.8 D + D/12,
+/// before the watchdog ends the host at 0.93 D.
 fn end_at_the_deadline(gate: &RunnerGate, lease: Duration) -> ! {
     loop {
         match gate.remaining() {

@@ -2,9 +2,9 @@
 //! second thread, `beside`, while the guest computes.
 //!
 //! So the thread that waits for a response also sends the request and reads the response. If another thread did this
-//! work, the request and the response would each have to wait until a thread wakes up, which takes longer than a short
-//! request. The second thread is needed because a guest may begin a request and then compute: the request must make
-//! progress during that time. The second thread sleeps while nothing is in progress, and while the guest waits.
+//! work, the request and the response would each have to wait for a thread to wake up. A wake-up takes longer than a
+//! short request. The second thread is needed because a guest may begin a request and then compute: the request must
+//! make progress during that time. The second thread sleeps while nothing is in progress, and while the guest waits.
 
 use std::io;
 use std::pin::pin;
@@ -32,8 +32,8 @@ const FILE_THREADS: usize = 4;
 /// sent together.
 const TOGETHER: Duration = Duration::from_millis(10);
 
-/// Time for which a guest polls without waiting before its polls drive the runtime. This applies only while no task is
-/// in progress: otherwise the second thread drives the runtime.
+/// Time for which a guest polls without waiting before its polls drive the runtime. The value applies only while no
+/// task is in progress: otherwise, the second thread drives the runtime.
 const LOOKS_FOR: Duration = Duration::from_millis(1);
 
 /// The runtime of an instance, with all the threads that it will ever have.
@@ -44,7 +44,7 @@ pub(super) struct GuestRuntime {
 }
 
 impl GuestRuntime {
-    /// Creates the runtime and starts its threads: the second thread, and those for blocking calls.
+    /// Creates the runtime and starts its threads: the second thread, and the threads for blocking calls.
     pub(super) fn new(files: bool) -> io::Result<Self> {
         let threads = if files { FILE_THREADS } else { 1 };
         let runtime = Builder::new_current_thread()
@@ -53,8 +53,8 @@ impl GuestRuntime {
             .thread_name("guest")
             .enable_all()
             .build()?;
-        // The pool starts a thread only if all others are busy. Block all threads at the same time, so that the pool
-        // starts every thread now.
+        // The pool starts a thread only if all its other threads are busy. Block all threads at the same time, so that
+        // the pool starts every thread now.
         let all = Arc::new(Barrier::new(threads + 1));
         for _ in 0..threads {
             let all = Arc::clone(&all);
@@ -155,14 +155,14 @@ impl Begun {
     }
 }
 
-/// Tracks how long a guest has been polling without waiting. While a guest does so and no task is in progress, no
-/// thread drives the runtime's timers.
+/// Tracks how long a guest has been polling without waiting. While a guest polls without waiting and no task is in
+/// progress, only these polls can drive the runtime's timers.
 pub(crate) struct PollTracker {
     turns: Arc<Turns>,
     clock: Clock,
     /// The value of [`Turns::turn`] at the last poll.
     turn: u64,
-    /// Time of the first poll in this turn, or of the last time that a poll drove the runtime.
+    /// Time of the first poll in this turn, or of the last poll that drove the runtime, whichever is later.
     since: Time,
 }
 
@@ -202,7 +202,7 @@ impl Drop for UnderWay {
 /// Each thread first writes its own state and then reads the other's, with sequentially consistent operations. So if
 /// both change their states at the same time, at least one of them sees the other's change.
 struct Turns {
-    /// Incremented when the guest starts to wait and when it continues, so it is odd while the guest waits.
+    /// Incremented when the guest starts to wait and when it continues, so the number is odd while the guest waits.
     turn: AtomicU64,
     /// Number of tasks in progress.
     under_way: AtomicUsize,

@@ -1,8 +1,9 @@
-//! The template process of a version. It maps and links the version's code, and forks the runners that run this code.
+//! The template process of a version. The template maps and links the version's code, and forks the runners that run
+//! this code.
 //!
 //! A template has one thread and runs no untrusted code. A runner is a fork of its template, so both share read-only
-//! memory, and nothing has to be mapped or linked when a runner is needed. The runner is a sibling of its template, not
-//! a child: its parent is the host, which kills and reaps it. So a runner can outlive its template.
+//! memory. When a runner is needed, nothing has to be mapped or linked. The runner is a sibling of its template, not a
+//! child: its parent is the host, which kills and reaps it. So a runner can outlive its template.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -61,8 +62,8 @@ struct Template {
 }
 
 impl Template {
-    /// Links the module. Returns `None` if the host has exited already, or if the module cannot be linked. In the
-    /// latter case, sends the host the reason.
+    /// Links the module. If the module cannot be linked, sends the reason to the host and returns `None`. Also returns
+    /// `None` if the host has exited already.
     fn begin(host: u32) -> anyhow::Result<Option<Self>> {
         if !tie_to_parent(host, c"baton-template")? {
             return Ok(None);
@@ -127,8 +128,8 @@ fn link(mut from_host: File, code: &OwnedFd) -> anyhow::Result<Result<Linked, Ve
 ///
 /// Uses `clone`, since container runtimes report `clone3` as not implemented. Unlike `fork`, the call does not update
 /// the thread id that the C library has cached. The library uses this id for locks that record their owner, and for
-/// signals to other threads. The old id does no harm: no such lock is held here, and all threads that are started later
-/// get correct ids.
+/// signals to other threads. The old id does no harm: this process holds no lock that records its owner, and all
+/// threads that are started later get correct ids.
 fn fork_sibling() -> io::Result<Option<i32>> {
     let flags = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD);
     // SAFETY: without `CLONE_VM` the copy has its own memory and stack, at the same addresses. This process has one

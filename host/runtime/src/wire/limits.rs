@@ -107,8 +107,8 @@ pub struct EffectCounts {
 }
 
 impl EffectCounts {
-    /// Builds the counts from a function that returns two numbers for each kind of effect: those that have passed, and
-    /// those that were refused.
+    /// Builds the counts from a function that returns two numbers for each kind of effect: the number of passed
+    /// effects, and the number of refused effects.
     pub fn of(count: impl Fn(EffectKind) -> [u64; 2]) -> Self {
         let counts = EffectKind::ALL.map(count);
         Self { passed: counts.map(|[passed, _]| passed), refused: counts.map(|[_, refused]| refused) }
@@ -184,7 +184,7 @@ impl LimitKind {
 }
 
 /// Counts of the resources that one instance uses, in memory that its runner writes and its host reads. The host must
-/// not trust the values: if a guest has taken over its runner, it can write anything.
+/// not trust the values: a guest that has taken over its runner can write anything.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Tally {

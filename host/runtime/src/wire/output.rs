@@ -31,7 +31,7 @@ const CHUNK: usize = 64 * 1024;
 /// Minimum interval between reports of dropped lines, so that a flood of lines does not cause a flood of reports.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
-/// One of a guest's streams.
+/// A guest's standard stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Stream {
     /// Standard output.
@@ -70,7 +70,7 @@ pub enum Notice<'a> {
     Started(Duration),
     /// One line, without its line ending.
     Line(Stream, &'a str),
-    /// A log message. It counts as one line, regardless of its length and its content.
+    /// A log message, which counts as one line regardless of its length and content.
     Log {
         /// The level that the guest chose.
         level: LogLevel,
@@ -319,7 +319,7 @@ impl Limit {
         Self { per_second, clock, tokens: per_second.saturating_mul(2), counted_to, dropped: 0, told: counted_to }
     }
 
-    /// Returns the number of dropped lines and resets it, if a report is due. Returns zero if less than [`TELL_EVERY`]
+    /// Returns the number of dropped lines to report, and resets the number. Returns zero if less than [`TELL_EVERY`]
     /// has passed since the last report.
     fn dropped_to_tell(&mut self) -> u64 {
         let now = self.clock.now();

@@ -34,8 +34,8 @@ const TRIES: usize = 4;
 /// The content of the page. While it is all zeros, all effects are refused.
 #[repr(C)]
 struct PageContent {
-    /// Number of deadlines written. Its parity selects the slot that holds the last deadline. The next deadline goes to
-    /// the other slot.
+    /// Number of deadlines written. The number's parity selects the slot that holds the last deadline. The next
+    /// deadline goes to the other slot.
     written: AtomicU64,
     /// Two deadlines, each with a time (ns) for every clock of [`CLOCKS`].
     deadlines: [[AtomicU64; 3]; 2],
@@ -114,7 +114,7 @@ impl RunnerGate {
         passed
     }
 
-    /// Lets an effect continue that has already passed the gate. Does not count the effect again.
+    /// Checks the gate again for an effect that has already passed. Does not count the effect again.
     ///
     /// # Errors
     /// As for [`RunnerGate::pass`].

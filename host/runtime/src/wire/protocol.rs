@@ -2,8 +2,8 @@
 //!
 //! A message consists of the length of its content (4 bytes, little endian) and the content, encoded with Postcard
 //! (<https://postcard.jamesmunns.com/wire-format>). Both sides are the same program, so the protocol has no versions.
-//! The runner trusts its host. The host does not trust its runners: it bounds the length of each message, and kills a
-//! runner that sends anything but the messages below.
+//! The runner trusts its host. The host does not trust its runners. The host bounds the length of each message, and
+//! kills a runner that sends anything but the messages below.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -26,7 +26,7 @@ use crate::wire::output::Stream;
 /// Size of the length prefix (bytes).
 const LENGTH: usize = 4;
 
-/// Maximum length of a message from a host (bytes). Such a message may contain a coordinator's state or certificates.
+/// Maximum length of a message from a host (bytes). A message may contain a coordinator's state or certificates.
 pub(crate) const LONGEST_TO_RUNNER: usize = 1 << 30;
 
 /// Exit status of a runner that ends itself at its deadline.

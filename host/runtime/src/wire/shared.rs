@@ -16,7 +16,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 ///
 /// # Safety
 /// The type must consist of atomic integers only, so that any bytes are a valid value, even while another process
-/// writes them. It must fit in one page.
+/// writes them. The type must fit in one page.
 pub(crate) unsafe trait Sharable: Send + Sync {}
 
 /// A process's access to shared memory.
@@ -36,7 +36,7 @@ pub(crate) enum Others {
     Write,
 }
 
-/// A value shared with another process. It starts as zeros. Clones share the mapping.
+/// A value shared with another process, initially all zeros. Clones share the mapping.
 pub(crate) struct SharedMemory<T: Sharable>(Arc<Mapping<T>>);
 
 impl<T: Sharable> Clone for SharedMemory<T> {

@@ -103,7 +103,7 @@ impl Builder {
             if self.build(log).await {
                 built.send_replace(true);
             }
-            // `tree` was scanned before the build, so this also detects changes made during the build.
+            // `tree` was scanned before the build, so the comparison also detects changes made during the build.
             tree = self.wait_for_change(watch.as_ref(), tree).await;
         }
     }

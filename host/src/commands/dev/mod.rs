@@ -1,7 +1,7 @@
 //! `baton dev`: builds a project, runs the module, and swaps in each new build.
 //!
-//! It works like `baton run` with one node, a store in memory, and a module file that `baton dev` builds. Swaps work as
-//! they do in `baton run`.
+//! The command works like `baton run` with one node, a store in memory, and a module file that `baton dev` builds.
+//! Swaps work as they do in `baton run`.
 
 mod builder;
 mod hint;
@@ -38,7 +38,7 @@ pub(super) fn dev(given: Development) -> anyhow::Result<ExitCode> {
     run::develop(&config, &Workshop::new(builder))
 }
 
-/// Resolves the settings of the only coordinator. Its module must be a file.
+/// Resolves the settings of the only coordinator, whose module must be a file.
 fn configure(settings: Layer, module: Option<&Path>, around: &Environment) -> anyhow::Result<Config> {
     // The values of these two settings do not matter to `baton dev`, but their defaults would need a home folder.
     let settings = settings.flag(Key::Node, Some(NODE.to_owned())).flag(Key::Store, Some("sqlite:.".to_owned()));

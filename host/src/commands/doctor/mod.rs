@@ -1,6 +1,6 @@
 //! `baton doctor`: checks that the store and this machine have the properties on which Baton's promises depend. The
-//! store's checks are test cases from [`baton_store::conformance`]. They run in [`Scratch`] elections, which the
-//! command removes before it ends, even after an error or a signal.
+//! store's checks are test cases from [`baton_store::conformance`]. The test cases run in [`Scratch`] elections, which
+//! the command removes before it ends, even after an error or a signal.
 
 mod latency;
 mod machine;
@@ -28,8 +28,8 @@ use machine::Clocks;
 use scratch::Scratch;
 use trial::{Advice, News, Plan};
 
-/// Timeout for a request that is in flight when a signal arrives. The command waits for the request, because it may
-/// create an object that must be removed.
+/// Timeout for a request that is in flight when a signal arrives. The command waits, because the request may create an
+/// object that must be removed.
 const LAST_RESPONSE_WITHIN: Duration = Duration::from_secs(6);
 
 pub(super) async fn doctor(command: &Doctor) -> anyhow::Result<ExitCode> {

@@ -1,4 +1,5 @@
-//! The test elections. Their names are random, so no other client uses them, and they are removed at the end.
+//! The test elections. The names are random, so that no other client uses these elections. The command removes the
+//! elections at the end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +14,7 @@ use baton_base::clock::{Clock, wall};
 use baton_store::conformance::{Bench, NODE, Passage};
 use baton_store::{Intercept, Interceptor, PlainObject, Store, StoreAnswer, StoreCall};
 
-/// Timeout for a single response. It is longer than the elector's timeout, which is at most 2 s.
+/// Timeout for a single response, longer than the elector's timeout, which is at most 2 s.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Timeout for listing a store's elections.
 const LISTED_WITHIN: Duration = Duration::from_secs(60);
@@ -25,7 +26,7 @@ const REMOVED_WITHIN: Duration = Duration::from_secs(10);
 /// Shortest lease for a test, even if the store permits shorter leases. Several requests must fit into the duration of
 /// the lease.
 const SHORTEST: Duration = Duration::from_secs(3);
-/// Maximum number of requests and maximum time for all checks together. Both are several times what the checks
+/// Maximum number of requests and maximum time for all checks together. Each limit is several times what the checks
 /// need on a slow store.
 const MOST_REQUESTS: u32 = 5_000;
 const LONGEST: Duration = Duration::from_secs(300);

@@ -121,7 +121,7 @@ fn checks_with(kind: fn(&Case) -> Option<CaseRun>) -> impl Iterator<Item = &'sta
 }
 
 /// The number of elections that the checks need: one for all checks that run one after another, and one for each check
-/// that waits concurrently with others.
+/// that runs concurrently with others.
 pub(super) fn elections() -> usize {
     1 + checks_with(after_expiry).count()
 }
@@ -243,8 +243,8 @@ impl Trial {
         Outcome::Kept(proves.join("; "))
     }
 
-    /// Runs a case. Retries it if this machine was too slow for a verdict, and retries it once if the store did not
-    /// respond.
+    /// Runs a case. Retries the case if this machine was too slow for a verdict. Repeats the case once if the store did
+    /// not respond.
     async fn attempt<T>(
         &self,
         election: usize,

@@ -1,9 +1,9 @@
 //! `baton events` and `baton logs`: print events and output from the leader's host, even when leadership moves.
 //!
-//! The record in the store names the current or last leader. That leader's announcement names its admin endpoint. With
-//! `--follow`, the reader polls the store and switches hosts when leadership moves. On a host that the reader has read
-//! before, it continues after the last id that it received. On a new host, it skips all terms up to the highest term
-//! that it has read from other hosts. So the reader prints nothing twice.
+//! The record in the store names the current or last leader. The leader's announcement names the leader's admin
+//! endpoint. With `--follow`, the reader polls the store and switches hosts when leadership moves. On a host that it
+//! has read before, the reader continues after the last id that it received. On a new host, the reader skips all terms
+//! up to the highest term that it has read from other hosts. The reader therefore prints nothing twice.
 
 mod sent_events;
 
@@ -200,7 +200,7 @@ impl Reader {
         serde_json::from_slice(&list.with_context(at)?).with_context(at)
     }
 
-    /// Requests a path. Without the token, refuses to request a coordinator's output from an admin endpoint: only this
+    /// Requests a path. Without the token, refuses to request a coordinator's output from an admin endpoint. Only this
     /// user's hosts on this machine provide the output without the token.
     async fn ask(
         &self,

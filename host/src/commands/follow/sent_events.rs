@@ -8,7 +8,7 @@ const LONGEST_LINE: usize = 1 << 20;
 /// Longest id to accept, in bytes. The ids that nodes send are a few dozen bytes long.
 const LONGEST_ID: usize = 128;
 
-/// The fuzzing target for this parser. It is listed in [`crate::untrusted`].
+/// The fuzzing target for this parser, listed in [`crate::untrusted`].
 pub(crate) const READER: Reader = Reader {
     name: "sent-events",
     read: |bytes| {

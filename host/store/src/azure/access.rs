@@ -232,8 +232,8 @@ fn endpoint_of(parsed: &ConnectionString<'_>, account: &str) -> Result<String, S
     Ok(format!("{protocol}://{account}.blob.{suffix}"))
 }
 
-/// Checks that an endpoint belongs to the account, and strips its final slash. Errors do not repeat `text`, since it
-/// may contain a SAS.
+/// Checks that an endpoint belongs to the account, and strips its final slash. Errors do not repeat `text`, because
+/// `text` may contain a SAS.
 fn check_endpoint(text: &str, account: &str) -> Result<String, String> {
     const FORM: &str = "is malformed: write it like https://ACCOUNT.blob.core.windows.net";
     let url = Url::parse(text).map_err(|error| format!("{FORM} ({error})"))?;
@@ -243,8 +243,8 @@ fn check_endpoint(text: &str, account: &str) -> Result<String, String> {
                     AZURE_STORAGE_SAS_TOKEN"
             .to_owned());
     }
-    // If the host is an IP address, the account is in the path. If it is a custom domain, the URL does not contain the
-    // account at all.
+    // If the host is an IP address, the account is in the path. If the host is a custom domain, the URL does not
+    // contain the account at all.
     let in_path = url.path_segments().and_then(|mut segments| segments.next()).filter(|first| !first.is_empty());
     let in_host = host.split_once('.').filter(|(_, rest)| format!(".{rest}").contains(".blob."));
     match in_path.or(in_host.map(|(first, _)| first)) {

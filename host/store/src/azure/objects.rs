@@ -350,8 +350,8 @@ pub(super) fn nodes_folder(election: &ElectionName) -> String {
     format!("{election}/nodes/")
 }
 
-/// Encodes a node's id as the last part of a blob name. A character that is not allowed in a blob name becomes `~` and
-/// two hexadecimal digits. The same applies to a final dot.
+/// Encodes a node's id as the last part of a blob name. Replaces a final dot, and each character that is not a letter,
+/// digit, hyphen, underscore or dot, with `~` and two hexadecimal digits per byte.
 fn blob_name_of(node: &str) -> String {
     let last = node.len().saturating_sub(1);
     let keeps =

@@ -1,6 +1,7 @@
 //! Reads the terms that an election's blobs contain. A standby needs these terms at each takeover. A single listing
 //! returns all of them, because announcements and states also contain their term as metadata. If a state has no such
-//! metadata, because an older host or another client wrote the state, its first bytes are read instead.
+//! metadata, because an older host or another client wrote the state, this module reads the state's first bytes
+//! instead.
 
 use std::collections::HashMap;
 

@@ -19,7 +19,7 @@ use super::identity;
 /// Remaining lifetime below which the next token is fetched. The current token stays in use meanwhile.
 const AHEAD: Duration = Duration::from_secs(600);
 
-/// A fetch that is under way or has ended. All requests that wait for it get the same result.
+/// A fetch that is under way or has ended. All requests that wait for the fetch get the same result.
 type Fetch = Shared<BoxFuture<'static, Fetched>>;
 
 /// A token, or the reason why there is none.
@@ -42,8 +42,9 @@ impl KeptToken {
         Self { source, state: Mutex::default() }
     }
 
-    /// Discards `token`, which the store has refused, and fetches the next token immediately. The clock may be wrong,
-    /// or the token may have been revoked. Does nothing if `token` has already been replaced. Needs a Tokio runtime.
+    /// Discards `token`, which the store has refused, and fetches the next token immediately. The store may refuse an
+    /// unexpired token, because this machine's clock is wrong or the token was revoked. Does nothing if `token` has
+    /// already been replaced. Needs a Tokio runtime.
     pub fn refused(&self, token: &str) {
         let mut state = self.lock();
         if state.token.as_ref().is_some_and(|kept| kept.token.secret() == token) {

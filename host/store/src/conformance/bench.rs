@@ -124,7 +124,7 @@ fn refused<T>(is_expected: bool, answer: &Result<T, StoreError>, found: impl Dis
     if is_expected { Ok(()) } else { Err(Finding::answered(found, answer)) }
 }
 
-/// Returns the version in an answer, or a finding if it contains none.
+/// Returns the version in an answer, or a finding if the answer contains no version.
 #[track_caller]
 pub(super) fn version_of(what: impl Display, answer: Result<Reply, StoreError>) -> Verdict<Version> {
     match answer.accepted(&what)? {
@@ -145,7 +145,7 @@ pub trait Passage: Send + Sync {
     }
 }
 
-/// An election under test. No other client knows its name.
+/// An election under test, whose name no other client knows.
 pub struct Bench {
     /// The store.
     pub store: Arc<dyn Store>,
@@ -216,8 +216,8 @@ impl Bench {
         }
     }
 
-    /// True if a lease may have expired, by the holder's clock, while the case still relied on it. The machine or the
-    /// store was then too slow, and the verdict proves nothing.
+    /// True if a lease may have expired, by the holder's clock, while the case still relied on the lease. The machine
+    /// or the store was then too slow, and the verdict proves nothing.
     pub fn is_late(&self) -> bool {
         self.is_late.load(Ordering::Relaxed)
     }

@@ -205,9 +205,9 @@ fn announcement(bench: &Bench) -> PlainObject {
     PlainObject::Announcement(bench.election.clone(), NODE.to_owned())
 }
 
-/// Tries to acquire the lease under another id until that succeeds. Uses the upper bound on elapsed time to detect that
-/// the lease ended too early, and the lower bound to detect that it ended too late. A refusal proves that the lease was
-/// held when the attempt was sent, even if the refusal arrives late.
+/// Tries to acquire the lease under another id until an attempt succeeds. Uses the upper bound on elapsed time to
+/// detect that the lease ended too early, and the lower bound to detect that it ended too late. A refusal proves that
+/// the lease was held when the attempt was sent, even if the refusal arrives late.
 pub(super) async fn renewed_lease_lasts_for_its_length(bench: Arc<Bench>) -> Verdict {
     let ([a, b, _], length) = (bench.ids, bench.length);
     let version = bench.held_by(a).await?;
@@ -264,7 +264,7 @@ pub(super) async fn late_requests_are_lost_when_another_has_acquired(bench: Arc<
 }
 
 /// If a lease has expired, the Azure emulator renews it for the last holder even if the request contains another id.
-/// The store must not report this as a success.
+/// The store must not report such a renewal as a success.
 pub(super) async fn expired_lease_refuses_writes_and_other_ids(bench: Arc<Bench>) -> Verdict {
     let [a, b, _] = bench.ids;
     let version = bench.held_by(a).await?;

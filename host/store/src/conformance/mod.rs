@@ -1,6 +1,6 @@
 //! Test cases for the promises of a store on which the elector and the coordinators depend: [`CHECKS`].
 //!
-//! `baton doctor` runs some of the cases on a user's store: those that need only an election of their own
+//! `baton doctor` runs some of the cases on a user's store: the cases that need only one unused election
 //! ([`Run::AtOnce`] and [`Run::AfterExpiry`]). With the feature `conformance`, authors of stores can run all cases in
 //! their tests, each on a separate store. Their store implements [`LeaseStore`](crate::LeaseStore),
 //! [`ObjectStore`](crate::ObjectStore) and [`OperatorStore`](crate::OperatorStore), and `suite::run` panics with the

@@ -88,8 +88,7 @@ pub(super) async fn recall_names_the_highest_term_in_the_store(bench: StoreBench
     let store = bench.open();
     let store = store.as_ref();
     ensure_eq!(recall(store).await?, Ok(0), "there is nothing");
-    // Terms of other elections do not count, even if the election's name is a prefix of their names, or the other way
-    // round.
+    // Terms of other elections do not count, even if one election's name is a prefix of the other's.
     for other in ["jo", "job-2", "jobs"] {
         let other = ElectionName::new(other).unwrap();
         announce(store, &other, "web-1-0", 99).await?;

@@ -170,7 +170,7 @@ async fn only_one_of_several_hosts_reclaims_the_lease() {
     assert_eq!(machine.store.request(&job(), reclaim(3, 4)).await, Err(StoreError::Conflict));
 }
 
-/// The note also contains the ids of two other hosts. Their requests never reached the store.
+/// The note also contains the ids of two other hosts, whose requests never reached the store.
 #[tokio::test]
 async fn lease_is_reclaimed_under_any_noted_id() {
     let machine = Machine::new();

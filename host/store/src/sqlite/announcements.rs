@@ -78,7 +78,7 @@ impl Announcements {
                 rights::give(&file, &of_election)?;
                 let mut file = File::from(file);
                 file.write_all(content)?;
-                // The announced term must survive a power failure. So must the folders that contain the file.
+                // The announced term, and the folders that contain the file, must survive a power failure.
                 file.sync_all()?;
                 rustix::fs::renameat(&folder, &unfinished, &folder, file_name_of(node))?;
                 rustix::fs::fsync(&folder)?;
@@ -175,7 +175,8 @@ impl Announcements {
         }
     }
 
-    /// Opens the folder. Fails if the folder does not exist, because a node may have announced a term in it.
+    /// Opens the folder. Fails if the folder does not exist, because the lost folder may have contained an announced
+    /// term.
     fn open(&self) -> Result<OwnedFd, StoreError> {
         let folder = open_folder(CWD, &self.folder).map_err(|error| self.unreadable(error))?;
         rights::refuse_open_folder(&self.folder)?;

@@ -12,8 +12,8 @@ use tokio::sync::{Semaphore, oneshot};
 use super::database::{Database, Intent, Step};
 use super::{Databases, SqliteStore};
 
-/// The queue for the file that was last found at the path. If another file is found, it needs a new queue, because
-/// requests to the old file may hang forever.
+/// The queue for the file that was last found at the path. Another file needs a new queue, because requests to the old
+/// file may hang forever.
 pub(super) struct Batches<Q, A>(Mutex<(u64, Arc<Queue<Q, A>>)>);
 
 pub(super) struct Queue<Q, A> {

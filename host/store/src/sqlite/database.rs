@@ -131,7 +131,7 @@ impl Database {
 /// Returns the error for a missing part of the store. `keeps` describes the content of the part.
 ///
 /// A running host does not create the part again, because the loss of its content, such as the suspension of an
-/// election, would go unnoticed. The part is created again only when a host starts, or by a push.
+/// election, would go unnoticed. Only a starting host or a push creates the part again.
 pub(super) fn missing(path: &Path, keeps: &str, was_there: bool) -> StoreError {
     const MAKES: &str = "start a host or run `baton push` to create";
     let is_part = path.parent().is_some_and(|dir| files_in(dir).any(|other| other != *path));

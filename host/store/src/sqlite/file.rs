@@ -98,12 +98,12 @@ impl File {
     /// If the journal is kept, SQLite only clears the journal's header, and overwrites the journal in the next
     /// transaction. Compared with creating and deleting a file each time, this needs half the CPU time and a quarter of
     /// the waiting time. If another database replaces this one, a cleared journal does not harm the new database. A
-    /// write-ahead log would be even faster, but SQLite would apply it to the new database. Older hosts delete the
-    /// journal. They can share a database with hosts that keep it.
+    /// write-ahead log would be even faster, but SQLite would apply it to the new database. Older hosts, which delete
+    /// the journal, can share a database with hosts that keep the journal.
     ///
     /// A new journal has the same mode as its database, but the group of the process that created it. So users who have
-    /// access only through the database's group might not be able to read the journal, and then not the database
-    /// either. In this case, the journal is deleted after each transaction.
+    /// access only through the database's group might be unable to read the journal, and therefore the database. In
+    /// this case, the journal is deleted after each transaction.
     fn journal(&self) -> Result<&'static str, StoreError> {
         let mode = rustix::fs::fstat(&self.pin).map_err(|error| self.unreadable(error))?.st_mode;
         Ok(if keeps_journal(mode) { "PERSIST" } else { "DELETE" })

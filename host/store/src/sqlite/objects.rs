@@ -224,8 +224,8 @@ impl Databases {
     }
 }
 
-/// Returns the key of an election's row. Control and steering objects share a table, so that a store that an older
-/// version created can hold both. The key of a steering object is not a valid election name, so older hosts ignore its
+/// Returns the key of an election's row. Control and steering objects share a table, so that a store from an older
+/// version of Baton can hold both. The key of a steering object is not a valid election name, so older hosts ignore its
 /// row.
 pub(super) fn key(object: VersionedObject, election: &ElectionName) -> String {
     format!("{election}{}", suffix(object))

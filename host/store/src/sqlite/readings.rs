@@ -1,8 +1,8 @@
 //! Reads control and steering objects. A host reads these objects every few seconds, and almost always finds no change.
 //!
 //! Reads that are requested at the same time share a transaction. If the kernel (inotify(7)) has reported no write to
-//! the file since the last read, no transaction is needed. The kernel reports the writes of all processes. It reports a
-//! write before the writer releases the lock for which readers wait.
+//! the file since the last read, no transaction is needed. The kernel reports the writes of all processes. The report
+//! arrives before the writer releases the lock for which readers wait.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -98,7 +98,7 @@ impl ReadCache {
         control.watch_changes(&watches).then(|| self.last(control).told)
     }
 
-    /// Keeps a result, unless [`Last::told`] has changed since the read began. `told` is its value from before the
+    /// Keeps a result, unless [`Last::told`] has changed since the read began. `told` is the value from before the
     /// read.
     fn note(&self, control: &Database, told: u64, sought: &ReadRequest, reading: &Reading) {
         let mut last = self.last(control);
@@ -194,8 +194,8 @@ mod tests {
             let expected = if *next == version { Ok(Reading::Unchanged) } else { found(next, content) };
             assert_eq!(store.read(Control, &job(), Some(&version)).await, expected, "{what}");
             version = next.clone();
-            // If the file was replaced, the store has not kept the first result, because that read found another file.
-            // The store keeps the result of this second read.
+            // If the file was replaced, the store has not kept the result of the read above, because that read found
+            // another file. The store keeps the result of the read below.
             assert_eq!(store.read(Control, &job(), Some(&version)).await, Ok(Reading::Unchanged));
             assert_eq!(store.read(Steering, &job(), None).await, Ok(Reading::Nothing));
             for (object, known) in [(Control, Some(&version)), (Steering, None), (Steering, Some(&version))] {

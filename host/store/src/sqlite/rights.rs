@@ -92,8 +92,8 @@ pub(super) fn make_folder(path: &Path) -> io::Result<()> {
     File::open(above)?.sync_all()
 }
 
-/// True if the folder's group can write to the folder, and if new files inherit this group or the group is not the
-/// user's own.
+/// True if the folder's group can write to the folder, and either new files inherit this group or the group is not this
+/// process's own.
 fn is_shared(dir: &Stat) -> bool {
     let mode = Mode::from_raw_mode(dir.st_mode);
     mode.contains(Mode::WGRP) && (mode.contains(Mode::SGID) || dir.st_gid != getegid().as_raw())

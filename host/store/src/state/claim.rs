@@ -2,8 +2,8 @@
 //!
 //! Safety depends only on the conditional write. A write with an unknown outcome is repeated unchanged until the store
 //! reports that the write succeeded or that its condition failed. If the condition failed, the term reads the document,
-//! and adopts the document's version only if the document has the marks of that write. Any other mark means that the
-//! term is over.
+//! and adopts the document's version only if the document has the marks (random ids) of that write. Any other mark
+//! means that the term is over.
 //!
 //! During a swap, no instance has to wait for the store. While the old instance is still running, its process claims
 //! the document for the next term in one additional write. The old instance's later commits are based on that claim.
@@ -408,8 +408,8 @@ impl History {
                             Ok(())
                         }
                         other => {
-                            // Only this process claims the state for `ours`. So if the document contains this term, an
-                            // operator has changed the document.
+                            // Only this process claims the state for the term `ours`. So if the document contains
+                            // `ours`, an operator has changed the document.
                             let ours = self.next.map(|(term, _)| term);
                             let term = other.map_or(0, |(_, found)| found.term);
                             let term = if Some(term) == ours { self.term } else { term };

@@ -1,4 +1,4 @@
-//! Notifies immediately, without polling, when a lease's holder is dead.
+//! Detects immediately, without polling, that a lease's holder is dead.
 //!
 //! The kernel (inotify(7)) reports when a writable descriptor of a lock file is closed. The descriptors of a host and
 //! of its runners are writable. The event comes slightly before the lock is released, so the lock is checked several
@@ -32,7 +32,7 @@ pub(crate) struct Deaths {
 struct Holder {
     place: LockFileId,
     is_told: bool,
-    /// The number of events at the time of the last check, if there has been one.
+    /// The number of events at the time of the last check, if there has been a check.
     looked: Option<u64>,
 }
 

@@ -1,6 +1,7 @@
-//! Notes with the ids under which a host holds its leases. If the host is killed, another host can use the ids.
+//! Notes with the ids under which a host holds its leases. If the host is killed, another host can reclaim the leases
+//! with these ids.
 //!
-//! Lease ids are secret, so a host needs a dead holder's note to reclaim its lease. The note is untrusted: the store
+//! Lease ids are secret, so a host needs a dead holder's note to reclaim the lease. The note is untrusted: the store
 //! checks the id, and the kernel checks that the holder is dead. Before a host reclaims a lease, it adds the new id to
 //! the note. So if this host dies before its term is written, the next host knows all possible ids. Notes are valid
 //! only until the machine restarts, so they are never synced.
@@ -173,8 +174,8 @@ impl Notes {
             let mut taken = note.clone();
             taken.ids.push(id);
             let (line, end) = (id_line(id), note.encode().len() as u64);
-            // If only a part of the line was written, for example because the disk is full, remove that part: it would
-            // make the note invalid. Without the line, this host must not reclaim the lease.
+            // If only a part of the line was written, for example because the disk is full, remove that part, because
+            // an incomplete line would make the note invalid. Without the line, this host must not reclaim the lease.
             if !rustix::io::pwrite(&file, line.as_bytes(), end).is_ok_and(|written| written == line.len()) {
                 ftruncate(&file, end)?;
                 return Ok(None);

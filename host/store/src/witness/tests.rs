@@ -114,8 +114,7 @@ fn lock_file_counts_only_if_it_is_the_locked_one() {
         assert!(!place.is_gone(&holders));
         let _either = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir(&path));
     }
-    // The lock file was removed. So even after the host and its runner have exited, it is unknown whether they are
-    // dead.
+    // The lock file was removed. So other hosts cannot detect that the host and its runner have exited.
     let runner = Runner::holding(host.for_runner().unwrap());
     drop((host, runner));
     assert!(!place.is_gone(&holders), "it has no name any more");

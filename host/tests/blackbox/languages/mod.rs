@@ -49,7 +49,7 @@ fn on_azurite() {
     survives_a_crash_and_a_hand_off("rust", &Fleet::on_azurite("rust"));
 }
 
-/// The value saved under `partitions/N`.
+/// The value that the coordinator saves in its state under `partitions/N`.
 #[derive(Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 struct Acknowledgement {
@@ -222,8 +222,8 @@ impl Fleet {
         self.journal.wait(&what, |events| events.iter().find(is_it).cloned())
     }
 
-    /// Checks that the node compiled the module while it was a standby. Compiling takes seconds, and no takeover may
-    /// wait for it.
+    /// Checks that the node compiled the module while the node was a standby. Compilation takes seconds, and no
+    /// takeover may wait for a compilation.
     fn was_compiled_before(&self, started: &Event) {
         let (mut is_ready, mut is_elected) = (false, false);
         for event in self.journal.events().iter().filter(|event| event.from == started.from) {

@@ -66,8 +66,8 @@ fn take_over_from_one_another(mut fleet: Fleet) {
 
     let offers = fleet.workers.offers();
     no_lower_term_after_a_higher(&offers);
-    // The next version offers a partition again only if its acknowledgement was not saved. Within a term, a partition
-    // is offered again only if the answer was late. The second offer then goes to the other worker.
+    // The next version offers a partition again only if the partition's acknowledgement was not saved. Within a term,
+    // the coordinator offers a partition again only if the answer was late, and then to the other worker.
     let mut taken: BTreeMap<String, BTreeMap<&str, u64>> = BTreeMap::new();
     for offer in &offers {
         let terms = taken.entry(format!("partitions/{}", offer.partition)).or_default();
@@ -88,7 +88,7 @@ fn take_over_from_one_another(mut fleet: Fleet) {
     assert_eq!(offers.len(), all, "a saved partition is not offered again");
 }
 
-/// Returns the component with a custom section added at its end. Its code is the same, but its digest differs.
+/// Returns the component with a custom section added at its end. The code is the same, but the digest differs.
 fn relabelled(component: &Path, label: usize) -> Vec<u8> {
     numbered(std::fs::read(component).expect("the component is there"), label)
 }

@@ -13,7 +13,7 @@ use crate::patience::{LOOK, Patience, QUIET};
 pub struct Offer {
     pub worker: usize,
     pub partition: u64,
-    /// The term, from a header that the host adds. The node and the election below come from such headers, too.
+    /// The term, from a header that the host adds. `node` and `election` also come from headers that the host adds.
     pub term: u64,
     pub node: String,
     pub election: String,
@@ -40,7 +40,7 @@ struct State {
     offers: Vec<Offer>,
     highest: u64,
     taken: BTreeMap<(usize, u64), u64>,
-    /// Partitions whose next offer must stay unanswered. A worker takes the offer, but does not answer it.
+    /// Partitions whose next offer a worker takes, but does not answer.
     to_hold: BTreeSet<u64>,
     held: BTreeMap<u64, TcpStream>,
     ended: bool,

@@ -22,8 +22,7 @@ scenarios! {
     ],
 }
 
-/// Time limit that is long enough to compile the guest, but short compared with the minutes that the slow module would
-/// take.
+/// Limit on the CPU time of a compilation. It suffices for the guest, but the slow module would take most of a minute.
 const COMPILE_TIMEOUT: &str = "6s";
 
 fn bad_modules_in_the_store_neither_run_nor_stop_another(fleet: Fleet) {
@@ -124,15 +123,14 @@ fn bad_modules(signer: &Signer, source: &Source, with_slow: bool) -> Vec<(Offere
         (signed(modules::component("", "baton:host/task@0.9.0")), "update the host"),
         (signed(vec![0; (64 << 20) + 1]), source.size_error()),
     ];
-    // This module uses 6 s of CPU time before it is refused, so only one test includes it. The kind of source makes no
-    // difference here.
+    // Hosts refuse this module only after 6 s of CPU time, whatever the source. So only one test includes the module.
     if with_slow {
         bad.push((signed(modules::slow()), "more than 6s of CPU time"));
     }
     bad
 }
 
-/// A module to put into a source. `bytes` may be a damaged copy of `whole`.
+/// A module to put into a source. `bytes` is what the source serves: `whole` or a damaged copy of it.
 struct Offered {
     whole: Vec<u8>,
     bytes: Vec<u8>,

@@ -73,8 +73,8 @@ fn no_version_is_replaced_while_store_is_away(fleet: Fleet) {
     let term = fleet.runs(&first, 0).term;
     let outage = fleet.store.hang();
     fleet.push_around(&next);
-    // The embedded store keeps modules and leases in different files. So a node can still fetch the module while the
-    // file that contains the leases is locked.
+    // The embedded store keeps modules and leases in different files. So a node can fetch the module even while the
+    // outage locks the file that contains the leases.
     if fleet.store.is_sqlite() {
         fleet.is_ready(&alpha, &next);
     }

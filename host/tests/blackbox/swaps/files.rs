@@ -24,7 +24,7 @@ fn file_is_followed_when_renamed_overwritten_or_restored() {
         term = runs.term;
     };
 
-    // Replaces the file with a rename.
+    // Replaces the file by a rename, as a deployment does.
     put(&file, &versions[0]);
     runs(&versions[0]);
     // Overwrites the file in place, as `cp` does.
@@ -42,8 +42,8 @@ fn file_is_followed_when_renamed_overwritten_or_restored() {
 fn config_map_is_followed() {
     let fleet = Fleet::new(Store::sqlite());
     let (first, next) = (fleet.version("works 1"), fleet.version("works 2"));
-    // Uses the layout of a kubelet's volume: `module.wasm` is a link to `..data/module.wasm`, and `..data` is a link to
-    // the folder of the current version.
+    // A kubelet mounts a ConfigMap in this layout: `module.wasm` is a link to `..data/module.wasm`, and `..data` is a
+    // link to the folder of the current version.
     let mount = fleet.home.path().join("mount");
     let version = |folder: &str, version: &Version| {
         std::fs::create_dir_all(mount.join(folder)).expect("a folder");

@@ -79,7 +79,7 @@ fn last_of_ten_pushes_in_a_row_runs(fleet: Fleet) {
 
 fn push_during_a_swap_is_not_lost(fleet: Fleet) {
     let scene = Scene::new(fleet);
-    // The first version takes 7 s to stop. During that time, the leader notices the push of the third version.
+    // The first version takes 7 s to stop, so the leader notices the push of the third version during the stop.
     let versions = ["lingers 7", "lingers 0", "works 2"].map(|name| scene.fleet.version(name));
     let [slow, next, last] = &versions;
     scene.fleet.push(slow);
@@ -111,8 +111,7 @@ impl Scene {
     }
 
     /// Terminates the leader, and checks the effects of all its instances. Returns the number of swaps and the number
-    /// of failed instances. A failed instance may cause an additional swap back to the previous version, or may prevent
-    /// a swap.
+    /// of failed instances. A failure may cause an additional swap back to the previous version, or prevent a swap.
     fn end(self, mut leader: Node) -> (usize, usize) {
         let Self { fleet, server } = self;
         fleet.check_that_it_led_throughout(&leader);
@@ -125,16 +124,15 @@ impl Scene {
         let changes = starts.windows(2).filter(|pair| pair[0].text("module") != pair[1].text("module"));
         let changes: Vec<_> = changes.map(|pair| [pair[0].text("module"), pair[1].text("module")]).collect();
         let reported: Vec<_> = swapped.iter().map(|swap| [swap.text("replaces"), swap.text("module")]).collect();
-        // If an instance failed, was killed, or was stopped for a reason other than a swap, the next version started
-        // without a swap.
+        // After an instance has failed, has been killed, or has been stopped for a reason other than a swap, the next
+        // version may start without a swap.
         let failed = fleet.events("ended").iter().filter(|ended| ended.text("outcome") != "done").count();
         let failed = failed + fleet.events("stopping").iter().filter(|stop| stop.text("reason") != "replaced").count();
         let mut rest = changes.iter();
         assert!(reported.iter().all(|swap| rest.any(|change| change == swap)), "{reported:?} of {changes:?}");
         assert!(changes.len() - reported.len() <= failed, "{failed} failed; {reported:?} of {changes:?}");
         for event in &swapped {
-            // Checks only that the event reports the gap between the two instances. A benchmark measures how long the
-            // gap is.
+            // Checks only that the event reports the gap between the two instances. A benchmark measures the gap.
             assert!(event.fields["gap_s"].as_f64().is_some_and(|gap| gap >= 0.0), "{event:?}");
             assert_ne!(event.text("module"), event.text("replaces"), "{event:?}");
         }

@@ -94,7 +94,7 @@ impl Fleet {
     }
 
     /// Returns the number of this version's failed instances. On a busy machine, an instance may fail, and the host
-    /// then starts another one.
+    /// then starts another instance.
     fn failures(&self, version: &Version) -> usize {
         let events = self.journal.events();
         let ran = |term| events.iter().any(|event| is(event, "started", version) && event.term == term);
@@ -107,7 +107,7 @@ impl Fleet {
         self.journal.events().iter().filter(|event| is(event, "started", version)).count()
     }
 
-    /// Waits until a version's row in `baton modules` passes the test. Returns the row.
+    /// Waits until `test` returns true for the version's row in `baton modules`. Returns the row.
     fn row_until(&self, version: &Version, what: &str, test: impl Fn(&Value) -> bool) -> Value {
         until(&format!("`{}` {what}", version.name), || {
             let finished = self.command(&["modules", ELECTION, "--output=json"]);
@@ -136,8 +136,8 @@ impl Fleet {
         self.check_count(|before, resumed| before == resumed);
     }
 
-    /// Like [`Self::check_the_count`], but an instance may also continue from a higher count, because the previous
-    /// instance may have been killed after it saved that count and before it printed it.
+    /// Like [`Self::check_the_count`], but an instance may also continue from a higher count: the previous instance may
+    /// have been killed between saving that count and printing it.
     fn check_the_count_after_crashes(&self) {
         self.check_count(|before, resumed| before <= resumed);
     }
@@ -153,8 +153,7 @@ impl Fleet {
             match (words[0], number(1), number(2)) {
                 ("resumed", Some(resumed), _) if fits(count, resumed) => count = resumed,
                 ("saved", Some(saved), _) if saved > count => count = saved,
-                // The journal keeps only some lines of a burst, so the last line that reports a saved count may be
-                // missing.
+                // The journal drops some lines of a burst, so the last `saved` line may be missing.
                 ("stopped", _, Some(saved)) if saved >= count => count = saved,
                 ("resumed" | "saved" | "stopped", ..) => {
                     self.journal.fail(&format!("the count was {count} already: {event:?}"));
@@ -164,7 +163,7 @@ impl Fleet {
         }
     }
 
-    /// Checks that no other node has led, and that the leader has never given up the lease.
+    /// Checks that `leader` is the only node that has led, and that it has never given up the lease.
     fn check_that_it_led_throughout(&self, leader: &Node) {
         let given_up = ["released", "release_failed", "leadership_lost", "ineligible", "shutting_down"];
         let broken = self.journal.events().into_iter().find(|event| {
@@ -180,7 +179,7 @@ fn is(event: &Event, name: &str, version: &Version) -> bool {
     event.name == name && event.text("module") == version.digest
 }
 
-/// Checks that on each node, an instance starts only after the previous one has ended.
+/// Checks that each node starts an instance only after the node's previous instance has ended.
 fn one_instance_of_a_node(events: &[Event]) -> Result<(), String> {
     let mut running: Vec<&Event> = Vec::new();
     for event in events {

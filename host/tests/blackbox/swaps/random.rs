@@ -20,7 +20,7 @@ scenarios! {
 
 const PUSHES: usize = 50;
 const NODES: [&str; 3] = ["alpha", "beta", "gamma"];
-/// Seed of the pseudorandom generator that chooses these moments.
+/// Seed of the pseudorandom generator that chooses the crashes and the pauses between pushes.
 const SEED: u64 = 0x5eed_ba70;
 
 fn all_nodes_agree_after_fifty_pushes_with_crashes(fleet: Fleet) {
@@ -30,7 +30,7 @@ fn all_nodes_agree_after_fifty_pushes_with_crashes(fleet: Fleet) {
     let mut versions = vec![first];
     let mut nodes: Vec<Node> = NODES.map(|name| fleet.launch_pushed(name, &[]).start()).into();
     fleet.runs(&versions[0], 0);
-    // The last version whose push is known to have succeeded.
+    // The number of the last version whose push is known to have succeeded.
     let mut pushed = 0;
     for number in 1..=PUSHES {
         let version = fleet.version(&format!("works {number}"));
@@ -53,7 +53,7 @@ fn all_nodes_agree_after_fifty_pushes_with_crashes(fleet: Fleet) {
                 nodes[at] = fleet.launch_pushed(&format!("node-{number}"), &[]).start();
             }
         }
-        // Waits between pushes, so that the nodes notice many of the versions instead of only the last one.
+        // The pause between pushes lets the nodes notice many of the versions instead of only the last version.
         random.sleep(2000);
     }
     assert!(nodes.iter_mut().all(Node::is_running), "no host has ended by itself");
@@ -66,7 +66,8 @@ fn all_nodes_agree_after_fifty_pushes_with_crashes(fleet: Fleet) {
     fleet.check_the_count_after_crashes();
 }
 
-/// Checks that exactly one version is current, that all nodes have fetched it, and that only the leader runs it.
+/// Waits until all nodes have fetched the only current version, and only the leader runs that version. Checks that the
+/// current version is not older than number `pushed`.
 fn all_agree(fleet: &Fleet, nodes: &[String], versions: &[Version], pushed: usize) {
     let current = until("one current version, and all nodes to have it", || {
         let finished = fleet.command(&["modules", ELECTION, "--output=json"]);

@@ -36,7 +36,7 @@ fn version_that_traps_is_rolled_back_on_all_nodes(fleet: Fleet) {
     assert!(fleet.between(tried.term, back.term) <= fleet.failures(&good), "{back:?}");
     fleet.check_that_it_led_throughout(&alpha);
 
-    // The store contains the reason for the rejection, and the other nodes report the rejection, too.
+    // The store holds the reason for the rejection, and the other node reports the rejection, too.
     let row = fleet.row_until(&bad, "to be rejected in the store", |row| row["verdict"] == "rejected");
     assert_eq!((&row["rejected_by"], &row["current"]), (&"alpha".into(), &false.into()), "{row}");
     assert!(row["reason"].as_str().is_some_and(|reason| reason.contains("unreachable")), "{row}");
@@ -44,8 +44,7 @@ fn version_that_traps_is_rolled_back_on_all_nodes(fleet: Fleet) {
     let on_standby = fleet.rejected(&beta, &bad);
     assert_eq!(on_standby.text("fallback"), good.digest, "{on_standby:?}");
 
-    // The next leader does not run the bad version, and neither does a new node. The new node reports that the version
-    // is rejected.
+    // Neither the next leader nor a new node runs the bad version. The new node reports that the version is rejected.
     assert_eq!(alpha.terminate().code(), Some(0));
     let on_beta = fleet.runs(&good, back.term);
     assert_eq!(on_beta.from, "beta");
@@ -54,7 +53,7 @@ fn version_that_traps_is_rolled_back_on_all_nodes(fleet: Fleet) {
     assert_eq!(fleet.starts(&bad), 1);
     assert_eq!(fleet.rejections(&bad), 3, "each node reports it once");
 
-    // A different version runs as soon as it is pushed. The bad version gets another try only when it is pushed again.
+    // A different version runs as soon as it is pushed. Nodes try the bad version again only after another push.
     fleet.push(&next);
     let on_next = fleet.runs(&next, on_beta.term);
     fleet.push(&bad);

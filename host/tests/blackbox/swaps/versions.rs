@@ -7,7 +7,7 @@ use baton_store::Digest;
 use crate::fleet::Fleet;
 use crate::guests::versions;
 
-/// Placeholder in the compiled guest. To make a version, the tests replace it with the version's name.
+/// Placeholder in the compiled guest. To make a version, the tests replace the placeholder with the version's name.
 const NAME: &[u8] = b"the name of this version, which the tests replace by another one";
 
 #[derive(Clone, Debug)]
@@ -43,8 +43,7 @@ impl Fleet {
     }
 }
 
-/// Returns the guest with `name` in place of the placeholder. The code is the same for every name, but the digest
-/// differs.
+/// Returns the guest with `name` instead of the placeholder. All versions have the same code, but different digests.
 pub fn component(name: &str) -> Vec<u8> {
     let mut bytes = std::fs::read(versions()).expect("the guest is built");
     let places: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at..].starts_with(NAME)).collect();

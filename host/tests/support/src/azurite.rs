@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::server::{free_port, has_started};
 
-/// A running emulator, empty at first. Dropping it ends the process.
+/// A running emulator, empty at first. Dropping this value ends the emulator's process.
 pub struct Azurite {
     process: Child,
     address: SocketAddr,
@@ -20,13 +20,13 @@ impl Azurite {
     /// writes, 10 minutes for 35,000.
     ///
     /// # Panics
-    /// If Azurite cannot be installed or started. If the tests passed without their server, they would prove nothing.
+    /// If Azurite cannot be installed or started. The tests must not pass without their server.
     pub fn start() -> Self {
         Self::start_with(&["--inMemoryPersistence"])
     }
 
-    /// Starts an emulator that keeps its data in files of `folder`. Many writes share one file, so a sweep takes little
-    /// time. Tests that write for more than 10 minutes need this emulator.
+    /// Starts an emulator that keeps its data in files in `folder`. Many writes share one file, so a sweep takes little
+    /// time. Tests that write for more than 10 minutes need such an emulator.
     pub fn start_in(folder: &Path) -> Self {
         Self::start_with(&["--location", folder.to_str().expect("a folder whose path is text")])
     }

@@ -22,8 +22,7 @@ pub struct Answer {
 }
 
 impl Endpoint {
-    /// Returns an unused address, for a node whose log the test does not read. For other nodes, [`Self::of`] finds the
-    /// address in the log.
+    /// Returns an unused address, for a node whose log the test does not read. For other nodes, use [`Self::of`].
     pub fn free() -> Self {
         Self((crate::loopback(), free_port()).into())
     }
@@ -63,8 +62,8 @@ impl Endpoint {
         answer
     }
 
-    /// Repeats a GET request for a path until the answer has this status. Ignores failed connections, because the
-    /// endpoint closes some of its connections if it has too many.
+    /// Repeats a GET request for a path until the answer has this status. Ignores failed connections, because an
+    /// endpoint with too many connections closes some of them.
     pub fn ask_until(self, path: &str, status: u16) -> Answer {
         until(&format!("{path} to answer {status}"), || {
             let answer = self.send(&get("node", path)).map_err(|error| error.to_string())?;
@@ -77,7 +76,8 @@ fn get(host: &str, path: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").into()
 }
 
-/// Returns the value of the only sample called `name` in a page of metrics. `name` includes the sample's labels.
+/// Returns the value of the sample `name` in a page of metrics. `name` includes the sample's labels. Panics unless the
+/// page has exactly one such sample.
 pub fn sample(page: &str, name: &str) -> f64 {
     let found: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).collect();
     assert_eq!(found.len(), 1, "{name} in:\n{page}");

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::patience::Patience;
 use crate::skipped::skipped;
 
-/// A mounted folder. Dropping it unmounts the folder.
+/// A mounted folder. Dropping this value unmounts the folder.
 pub struct Fuse {
     folder: TempDir,
     writes: Receiver<HungWrite>,
@@ -75,7 +75,7 @@ impl Drop for Fuse {
 
 impl Drop for HungWrite {
     fn drop(&mut self) {
-        // Fails only if the folder is no longer mounted.
+        // The answer fails only if the folder is no longer mounted.
         let _ = answer(&mut self.device, self.request, Ok([self.size, 0].map(u32::to_ne_bytes).concat()));
     }
 }
@@ -141,7 +141,7 @@ fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// The attributes of a node. Node 1 is the folder, and node 2 is the file.
+/// The attributes of a FUSE node. Node 1 is the folder, and node 2 is the file.
 fn attributes(node: u64) -> Vec<u8> {
     let mode = if node == 1 { 0o040_755_u32 } else { 0o100_644 };
     let times = [node, 0, 0, 0, 0, 0].map(u64::to_ne_bytes).concat();

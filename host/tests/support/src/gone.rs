@@ -15,7 +15,7 @@ pub async fn gone(instance: &mut Instance) -> Gone {
     };
     Patience::of_future(gone).await.unwrap_or_else(|_| {
         // Abort instead of panicking. A panic would drop the runtime, and the drop would wait forever for the guest,
-        // which cannot be ended.
+        // which has not ended.
         eprintln!("the instance is never gone");
         std::process::abort()
     })

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use crate::modules::numbered;
 
-/// The behavior of the guest.
+/// A behavior of the guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Guest {
     /// Prints a line every 20 ms until it receives a stop request.
@@ -19,7 +19,7 @@ pub enum Guest {
     Loops,
     /// Keeps printing after a stop request. The last line is always incomplete.
     IgnoresStop,
-    /// Asks the host to let it sleep for days, so it never returns during a test.
+    /// Sleeps for days in one call to the host, so the call never returns during a test.
     WaitsForEver,
     /// Prints as fast as it can, forever.
     Floods,
@@ -56,7 +56,7 @@ pub enum Guest {
 }
 
 impl Guest {
-    /// The guest's component. The first call builds the components of all guests.
+    /// The path of the guest's component. The first call builds the components of all guests with these behaviors.
     pub fn module(self) -> PathBuf {
         match self {
             Self::KeepsHistory | Self::SavesTooMuch => components().join("examples/keeper.wasm"),
@@ -64,7 +64,7 @@ impl Guest {
         }
     }
 
-    /// The component's bytes, with `n` in an additional section. Each `n` yields a different module with the same code.
+    /// The component's bytes, with `n` in an additional section. Each `n` gives a different module with the same code.
     pub fn build(self, n: u8) -> Vec<u8> {
         numbered(std::fs::read(self.module()).expect("the guest"), n)
     }
@@ -72,8 +72,8 @@ impl Guest {
     /// The environment variables that select the behavior, and the interval between printed lines.
     pub fn env(self) -> [(&'static str, &'static str); 2] {
         let beat = match self {
-            // A host keeps only the latest few thousand lines. With this long interval, the host still has the lines
-            // that the test needs when a slow browser requests them.
+            // A host keeps only the latest few thousand lines. With this long interval, the host still has the first
+            // lines when a slow browser requests them.
             Self::Logs => "1000",
             _ => "20",
         };
@@ -118,7 +118,7 @@ pub fn program_for_preview1() -> PathBuf {
     core_modules().join("program.wasm")
 }
 
-/// The guest as a core module that carries component types.
+/// The guest as a core module for WASI preview 1 that carries component types, so a host can wrap it as a component.
 pub fn coordinator_for_preview1() -> PathBuf {
     core_modules().join("fixtures.wasm")
 }
@@ -138,7 +138,7 @@ pub fn asks_over_http() -> PathBuf {
     with_http().join("http_fixture.wasm")
 }
 
-/// The guest that tests turn into many versions.
+/// The guest from which tests make many versions.
 pub fn versions() -> PathBuf {
     with_http().join("examples/versions.wasm")
 }

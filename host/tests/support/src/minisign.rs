@@ -5,14 +5,14 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-/// A key pair. Dropping it deletes the key files.
+/// A key pair. Dropping this value deletes the key files.
 pub struct Signer(TempDir);
 
 impl Signer {
     /// Generates a key pair. Installs minisign first if it is missing.
     ///
     /// # Panics
-    /// If minisign cannot be installed. If the tests passed without this tool, they would prove nothing.
+    /// If minisign cannot be installed. The tests must not pass without this tool.
     pub fn with_new_key() -> Self {
         let signer = Self(tempfile::tempdir().expect("a folder"));
         signer.run(&["-G", "-W", "-p", "minisign.pub", "-s", "minisign.key"]);
@@ -34,7 +34,8 @@ impl Signer {
         self.sign_with(bytes, &["-l"])
     }
 
-    /// Signs these bytes with this trusted comment.
+    /// Signs these bytes together with this comment. Minisign calls the comment trusted, because the signature covers
+    /// it.
     pub fn sign_saying(&self, bytes: &[u8], comment: &str) -> String {
         self.sign_with(bytes, &["-t", comment])
     }

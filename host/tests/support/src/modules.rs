@@ -1,7 +1,7 @@
 //! Modules generated for tests.
 
-/// Returns a custom section with these contents, which must be shorter than 100 bytes. Appending this section to a
-/// module makes it a different module with the same code.
+/// Returns a custom section with these contents, at most 125 bytes. A module to which this section is appended has the
+/// same code, but a different digest.
 pub fn section(contents: impl AsRef<[u8]>) -> Vec<u8> {
     let contents = contents.as_ref();
     // The section's id, its size, the length of its name, its name, and its contents.
@@ -9,18 +9,18 @@ pub fn section(contents: impl AsRef<[u8]>) -> Vec<u8> {
     [&[0, size, 1, b'v'], contents].concat()
 }
 
-/// A copy of `module` whose digest is unique to `n`.
+/// A copy of `module` with the same code. Each `n` gives a different digest.
 pub fn numbered(mut module: Vec<u8>, n: impl ToString) -> Vec<u8> {
     module.extend(section(n.to_string()));
     module
 }
 
-/// A program that does nothing and succeeds. Each number yields a different module.
+/// A program that does nothing and succeeds. Each number gives a different module.
 pub fn command(number: u32) -> Vec<u8> {
     component(&format!("(func (export \"number\") (result i32) i32.const {number})"), "wasi:cli/run@0.2.0")
 }
 
-/// A component that exports the interface `export`, with the text `more` added to its core module.
+/// A component that exports the interface `export`. `more` is WebAssembly text that is added to the core module.
 pub fn component(more: &str, export: &str) -> Vec<u8> {
     wat::parse_str(format!(
         r#"(component

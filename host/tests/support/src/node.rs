@@ -45,7 +45,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// The name of lines that are not events, such as those of a panic.
+    /// The name of lines that are not events, such as the lines of a panic message.
     pub const RAW: &'static str = "(raw)";
 
     fn parse(from: &str, raw: String) -> Self {
@@ -309,7 +309,7 @@ impl Launch {
     fn before_exec(mut self, setup: impl Fn() -> rustix::io::Result<()> + Send + Sync + 'static) -> Self {
         let setup = move || {
             // The process that runs the tests may ignore SIGHUP, and an ignored signal stays ignored after exec.
-            // SAFETY: the forked process has one thread, and sets no handler but the default.
+            // SAFETY: the forked process has only one thread, and `SIG_DFL` installs no handler function.
             unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
             Ok(setup()?)
         };
@@ -387,7 +387,7 @@ impl Node {
         self.signal(Signal::CONT);
     }
 
-    /// The runners, including those that wait for an instance.
+    /// The runners, including the runners that wait for the next term.
     pub fn runners(&self) -> Vec<Pid> {
         self.children("baton-runner")
     }
@@ -578,7 +578,8 @@ pub fn finish(command: Command) -> Finished {
     finish_with_input(command, b"")
 }
 
-/// Like [`finish`], with `input` on the command's standard input. `input` must fit into a pipe.
+/// Like [`finish`], with `input` on the command's standard input. If the command neither reads nor closes its input,
+/// `input` must fit into a pipe.
 pub fn finish_with_input(mut command: Command, input: &[u8]) -> Finished {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the command starts");

@@ -1,12 +1,13 @@
 //! Timeouts that adapt to a busy machine.
 //!
-//! No test knows how fast its machine is, or what else the machine runs. A [`Patience`] therefore does not count:
+//! No test knows how fast its machine is, or what else the machine runs. A wait therefore fails only after one minute
+//! ([`QUIET`]) of counted time:
 //!
-//! - time in which a thread of the test or of its child processes waits for a CPU
-//! - time in which a compiler or a build makes progress, if one of the test's hosts has started it
+//! - Time in which a thread of the test or of its descendants waits for a CPU does not count.
+//! - If a child process of the test has started a compiler or a build, each progress of the compiler or the build
+//!   restarts the timeout.
 //!
-//! A wait fails once one minute ([`QUIET`]) of counted time has passed. A test that waits for many events in a row
-//! calls [`Patience::renew`] after each event.
+//! A test that waits for many events in a row calls [`Patience::renew`] after each event.
 
 #![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
 #![allow(dead_code, reason = "several test targets share the support modules")]
@@ -21,7 +22,8 @@ use std::time::{Duration, Instant};
 /// The default limit of a wait.
 pub const QUIET: Duration = Duration::from_secs(60);
 
-/// The interval between two readings of threads and processes. Tests must call [`Patience::lasts`] at least this often.
+/// Minimum interval between two readings of threads and processes. Tests must call [`Patience::lasts`] at least this
+/// often.
 pub const LOOK: Duration = Duration::from_secs(1);
 
 /// The timeout of one wait.
@@ -99,10 +101,10 @@ impl Patience {
 /// The counted time and the progress since this process took its first reading.
 #[derive(Clone, Copy, Default)]
 struct Meter {
-    /// Time in which no thread of this process or its descendants waited for a CPU.
+    /// Elapsed time. From each interval between two readings, the longest wait of a thread for a CPU is subtracted.
     available: Duration,
-    /// CPU time of compilers and builds, in the kernel's ticks. These processes exit by themselves, or when they exceed
-    /// their host's limits. Hosts and emulators do not count, because they never exit by themselves.
+    /// CPU time of compilers and builds, in the kernel's clock ticks. These processes exit by themselves, or when they
+    /// exceed their host's limits. Hosts and emulators never exit by themselves, so their CPU time is not included.
     build_ticks: u64,
 }
 
@@ -167,8 +169,8 @@ struct Process {
     ticks: u64,
 }
 
-/// Name prefixes of processes that do not exit by themselves: hosts and browsers. A leader's runner always makes
-/// progress. If it counted as a builder, no wait would time out.
+/// Name prefixes of processes that do not exit by themselves: hosts and browsers. A leader's runner constantly uses CPU
+/// time. If the runner counted as a builder, no wait would time out.
 const NEVER_DONE: [&str; 2] = ["baton", "chrom"];
 
 /// Returns this process and all of its descendants.
@@ -203,8 +205,8 @@ fn stat(id: u32) -> Option<(u32, u64, bool)> {
     Some((fields.get(1)?.parse().ok()?, ticks, !NEVER_DONE.iter().any(|start| name.starts_with(start))))
 }
 
-/// Time that a thread has waited for a CPU since its start. `None` if the kernel does not report it; in that case, all
-/// time counts toward the timeout.
+/// Time that a thread has waited for a CPU since its start. `None` if the kernel does not report this time; the waits
+/// of the thread then count toward the timeout.
 fn waited_for_cpu(process: u32, thread: u32) -> Option<Duration> {
     let schedstat = fs::read_to_string(format!("/proc/{process}/task/{thread}/schedstat")).ok()?;
     schedstat.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)

@@ -8,21 +8,21 @@ use std::thread::JoinHandle;
 
 use crate::patience::{LOOK, Patience};
 
-/// The way in which the proxy handles requests and answers.
+/// Handling of requests and answers by the proxy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// Requests and answers pass.
     Pass,
     /// The proxy reads and discards requests, so clients get no answers.
     Hang,
-    /// Requests pass. Instead of passing the answer on, the proxy closes the connection.
+    /// Requests pass. The proxy discards the answer and closes the connection.
     CutAfterRequest,
     /// The proxy holds requests until the mode changes, even if the client has closed the connection. The new mode then
     /// applies to these requests.
     HoldRequest,
     /// Requests pass. The proxy holds answers until the mode changes, even if the client has closed the connection.
     HoldAnswer,
-    /// The proxy closes all connections. It closes new connections as soon as it has accepted them.
+    /// The proxy closes all connections, and each new connection as soon as the proxy has accepted it.
     Down,
 }
 
@@ -62,7 +62,7 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// Waits until a request is held.
+    /// Waits until the proxy holds a request.
     pub fn wait_held(&self) {
         self.shared.wait("no request came to be held", |state| state.held > 0);
     }
@@ -127,7 +127,8 @@ impl Shared {
         }
     }
 
-    /// Returns the mode for a request that has just been read. Blocks while requests are held.
+    /// Returns the mode for a request that the proxy has just read. In [`Mode::HoldRequest`], blocks until the mode
+    /// changes.
     fn mode_for_request(&self) -> Mode {
         let mut state = self.state();
         if state.mode == Mode::HoldRequest {

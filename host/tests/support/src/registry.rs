@@ -12,10 +12,10 @@ use crate::server::{free_port, has_started};
 /// User name and password of the only user of a registry that requires authentication. This user may read and write
 /// everything.
 pub const USER: (&str, &str) = ("ali", "open sesame");
-/// [`USER`] as a line of the registry's password file.
+/// The line for [`USER`] in the registry's password file.
 const HTPASSWD: &str = "ali:$2b$04$TLMO4JZJkfJGAsHqEom65OObZAHl0WQpZ.sRm6hMFV12QIFwvAS4O\n";
 
-/// A registry, running or stopped. Dropping this value ends the process and deletes the data.
+/// A registry, running or stopped. Dropping this value ends the registry's process and deletes its data.
 pub struct Registry {
     folder: TempDir,
     address: SocketAddr,
@@ -26,8 +26,7 @@ impl Registry {
     /// Starts a registry that requires no authentication.
     ///
     /// # Panics
-    /// If the registry cannot be installed or started. If the tests passed without their server, they would prove
-    /// nothing.
+    /// If the registry cannot be installed or started. The tests must not pass without their server.
     pub fn start() -> Self {
         Self::start_with("")
     }

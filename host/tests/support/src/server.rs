@@ -30,8 +30,8 @@ pub fn has_started(process: &mut Child, address: SocketAddr) -> Result<bool, InV
 }
 
 /// Returns true if a server answers a request at `address`. An accepted connection is not enough: [`free_port`] briefly
-/// opens a listener on the port, and a process that another thread starts at that moment may inherit the listener. Such
-/// a listener accepts connections.
+/// opens a listener on the port. A process that another thread starts at that moment may inherit the listener, which
+/// then accepts connections without answering.
 fn answers(address: SocketAddr) -> bool {
     let request = || -> std::io::Result<usize> {
         let mut stream = TcpStream::connect(address)?;

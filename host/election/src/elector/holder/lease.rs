@@ -1,4 +1,4 @@
-//! The lease while it is held: renewing, shortening and losing it.
+//! Renewal, shortening and loss of a lease that this node holds. D is the configured length of the lease.
 
 use alloc::string::{String, ToString};
 use core::time::Duration;
@@ -42,7 +42,7 @@ impl Holding {
         context.time() >= self.renewed + self.length
     }
 
-    /// True if it still makes sense to send requests under the lease.
+    /// True if this node may still hold the lease, and so should send requests under it.
     pub(super) fn may_be_held(&self, context: &Context) -> bool {
         !self.is_known_lost() && !self.has_run_out(context)
     }
@@ -56,16 +56,17 @@ impl Holding {
         self.renewed + context.settings.timing.deadline_after()
     }
 
-    /// Returns the time at which the host gives up the lease or ends itself, if the instance is not gone: 0.93 D after
-    /// the last renewal, or later if the host was paused past the deadline. After such a pause, the kill timeout is
-    /// counted from the kill or the wake-up, since the gate refuses everything in the meantime.
+    /// Returns the time by which the killed instance must be gone; otherwise, the host gives up the lease or ends
+    /// itself. The time is 0.93 D after the last renewal, or later if the host was paused past the deadline. After such
+    /// a pause, the kill timeout starts at the kill or the wake-up. This is safe, because the gate refuses all effects
+    /// after the deadline.
     pub(super) fn abort_at(&self, context: &Context, killed: Killed) -> Time {
         let timing = &context.settings.timing;
         (self.renewed + timing.abort_after()).max(killed.counted_from + timing.kill_timeout())
     }
 
-    /// True if a killed or ended instance is not gone in time: it hangs, and this process cannot end it. The lease is
-    /// then no longer renewed, so at 0.93 D the host gives up the lease or ends itself. If the lease were renewed, this
+    /// True if a killed or exiting instance is not gone within the kill timeout. The holder then stops renewing the
+    /// lease, so the host gives up the lease or ends itself at 0.93 D. If the holder continued to renew the lease, this
     /// node would lead forever without a working instance.
     pub(super) fn hangs(&self, context: &Context) -> bool {
         match &self.stage {
@@ -76,8 +77,9 @@ impl Holding {
         }
     }
 
-    /// Renews the lease. If the lease is longer than D and this node no longer needs that, acquires the lease again
-    /// under the same id, with length D. So if this node dies in its next term, the next leader waits at most D.
+    /// Renews the lease if a renewal is due. If the lease is longer than D and this node no longer needs the extra
+    /// length, acquires the lease again under the same id, with length D. So if this node dies in its next term, the
+    /// next leader waits at most D.
     pub(super) fn renew_if_due(&mut self, context: &mut Context) {
         if !self.is_due(context, Timer::Renew) {
             return;
@@ -116,8 +118,8 @@ impl Holding {
         }
     }
 
-    /// Handles a hint: renews early, because a holder learns of changes only through renewals. A renewal that is
-    /// already under way does not count, since it may have been sent before the change.
+    /// Handles a hint: renews early, because a renewal shows whether the lease is lost. If a renewal is already under
+    /// way, another one follows, since the first one may have been sent before the loss.
     pub(super) fn hear(&mut self) {
         self.renewal.is_hinted = true;
         self.renew_by(self.renewed + HINTED_POLL);
@@ -167,9 +169,9 @@ impl Holding {
             context.report(Report::RenewedAgain { after: context.time().since(self.renewed) });
         }
         context.store_answers("renew");
-        // The lease may have expired before this renewal took effect, and another node may have seen that. Only a
-        // record that is written after the renewal keeps that node from acquiring the lease. So do not serve a term
-        // that was written before the renewal.
+        // The lease may have expired before this renewal took effect, and another node may have read it as expired.
+        // That node's acquire carries the version that it read. Only a later write of the record makes the acquire fail
+        // for certain. So do not serve a term that was written before the renewal.
         if context.time() >= self.deadline(context) {
             self.spent = self.spent.max(context.memory.highest_term);
         }
@@ -192,7 +194,7 @@ impl Holding {
         }
     }
 
-    /// Ends the instance without grace, because the lease is certainly lost.
+    /// Handles the certain loss of the lease: kills the instance without grace, or returns to standby if there is none.
     pub(super) fn lose(&mut self, context: &mut Context, why: String) -> Option<Role> {
         let since_renewal = context.time().since(self.renewed);
         context.report(Report::Lost { reason: why.clone(), since_renewal });

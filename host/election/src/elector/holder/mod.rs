@@ -1,6 +1,6 @@
-//! A node with the lease: `lease` renews it, `settling` waits until another instance has ended, `terms` begins one term
-//! after another, and `serving` ends the instance in time. [`Holding::timers`] computes when each of these steps is
-//! due.
+//! A node that holds the lease. `lease` renews the lease, `settling` waits until another instance has ended, `terms`
+//! begins one term after another, and `serving` stops the instance before the lease expires. [`Holding::timers`]
+//! computes when each of these steps is due.
 
 mod lease;
 mod serving;
@@ -30,16 +30,16 @@ pub(super) struct Holding {
     id: LeaseId,
     /// The lease's length in the store: D, or longer while this node waits for another instance to end.
     length: Duration,
-    /// A time just before this node sent the last request that is known to have succeeded. All deadlines are counted
-    /// from this time.
+    /// A time just before this node sent the last successful request to acquire or renew the lease. All deadlines are
+    /// counted from this time.
     renewed: Time,
     renewal: Renewal,
     writer: RecordWriter,
     stage: Stage,
-    /// The time since which this node has been unable to run an instance, because it could not write the record.
+    /// The time since which this node has waited for a write of the record before it can run an instance.
     stuck_since: Option<Time>,
-    /// The highest term that must not be served any more: it has been served, may have been served, or another writer
-    /// has claimed its state.
+    /// The highest term that this holder must not serve. For example, the term was served before, or another writer has
+    /// claimed its state.
     spent: Term,
     /// Consecutive failures of the last version that ran. The record may name another version, which has not run yet
     /// and may never run.
@@ -59,16 +59,17 @@ pub(super) struct Holding {
 enum Stage {
     /// Another instance may still be running.
     Settling(Settling),
-    /// The other instance has ended, as far as this node knows. The node now reads the highest term in the store. At
-    /// `until`, a time on the slowest clock, the node stops trying.
+    /// The other instance has ended, as far as this node knows. The node now reads the highest term in the store. It
+    /// stops trying at `until`, a time on the clock of `Now::least`.
     Recalling { settled: Settling, pending: Option<Pending>, next_try: Time, until: Duration },
     /// The next term is being written.
     Claiming,
-    /// The term is written. The instance starts once half of D is left and the previous leader's pause has ended.
+    /// The term is written. The instance starts once at least half of D is left and the previous leader's pause has
+    /// ended.
     Claimed,
     /// An instance is running or ending.
     Serving(Serving),
-    /// The instance is gone, and the record of its outcome is being written.
+    /// The instance is gone, and its outcome is being written to the record. `rest` is the wait before the next term.
     Noting { rest: Duration },
     /// No instance is running, and the next term is due at `until`.
     Resting { until: Time },
@@ -94,10 +95,10 @@ impl Holding {
                 let at_most = settling.ends_by(settling.until, context.settings.timing.lease()) - since;
                 let told = if is_recalled { wait } else { at_most };
                 context.report(Report::Settling { wait: told, reason: reason.to_string() });
-                // Write a record without a holder until a term begins. So if this node dies, the next holder knows that
-                // another instance may still be running. The record also shows standbys that the lease is held by a
-                // Baton node. Keep the previous module's outcome, in case another module is planned by the time the
-                // wait ends.
+                // Write a record that names no node. If this node dies before its term begins, the next holder then
+                // knows that another instance may still be running. The record also shows standbys that a Baton node
+                // holds the lease. Keep the previous module's outcome: if that module has finished and is planned again
+                // during the wait, it must not run again.
                 let record = context.record_without_holder(opening.record.as_ref(), wait);
                 writer.want(record, Purpose::Note, context.time());
                 Stage::Settling(settling)

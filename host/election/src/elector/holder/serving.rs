@@ -24,27 +24,26 @@ pub(super) struct Serving {
     /// The end of the grace period, once the instance has been asked to stop.
     pub(super) grace_ends: Option<Time>,
     pub(super) killed: Option<Killed>,
-    /// True if the instance's process is ending, whether killed or on its own, but the operating system has not
-    /// finished removing it.
+    /// True if the instance's process was killed or is exiting, but the operating system has not finished removing it.
     pub(super) dying: bool,
-    /// True if the instance was not gone in time.
+    /// True if the instance was not gone by [`Holding::abort_at`].
     pub(super) overdue: bool,
     pub(super) healthy: bool,
-    /// Evidence that the lease is lost, if it is known to be.
+    /// The reason why the lease is lost, if the lease is known to be lost.
     pub(super) lost: Option<String>,
-    /// The reason why the version is bad, if that is why the instance is being stopped.
+    /// The reason to reject the version once the instance is gone, if any.
     pub(super) rejected: Option<String>,
 }
 
-/// An instance that was killed, or has ended, but is not gone yet.
+/// The state of an instance that was killed or is exiting, but is not gone yet.
 #[derive(Debug, Clone, Copy, Hash)]
 pub(super) struct Killed {
     /// The time from which the kill timeout is counted.
     pub(super) counted_from: Time,
-    /// The time of the last check.
+    /// The time of the last call of [`Holding::check_killed_instance`].
     pub(super) seen: Now,
-    /// True if the host was paused past the deadline, and the kill timeout was restarted when the host woke up. The
-    /// timeout is restarted only once.
+    /// True if the kill timeout started at a kill or a wake-up after the host was paused past the deadline. The timeout
+    /// is then not restarted again.
     after_a_pause: bool,
 }
 
@@ -95,10 +94,10 @@ impl Holding {
         }
     }
 
-    /// Restarts the kill timeout if the host was paused past the deadline. During the pause, the gate refused
-    /// everything, and the host could not learn that the instance was gone. The timeout is restarted only once;
-    /// otherwise, a host that is paused again and again would never end. The timeout is not restarted if it had already
-    /// elapsed before the pause. A clock that is set forward does not count as a pause: the host was running, and would
+    /// Restarts the kill timeout if the host was paused past the deadline. During the pause, the host could not learn
+    /// that the instance was gone, and the gate refused all effects. If the timeout had already elapsed before the
+    /// pause, it is not restarted. The timeout is restarted only once; otherwise, a host that is paused again and again
+    /// would never end itself. A clock that is set forward does not count as a pause: the host was running, and would
     /// have noticed that the instance was gone.
     pub(super) fn check_killed_instance(&mut self, context: &Context) {
         let (now, deadline, timing) = (context.time(), self.deadline(context), &context.settings.timing);
@@ -111,7 +110,7 @@ impl Holding {
         killed.seen = context.now;
     }
 
-    /// Asks the instance to stop within the usual grace.
+    /// Asks the instance to stop within the grace period (`--grace`).
     fn stop(&mut self, context: &mut Context, reason: StopReason, message: &str) {
         if let Stage::Serving(serving) = &mut self.stage {
             serving.stop(context, reason, message, context.settings.timing.grace());
@@ -124,7 +123,8 @@ impl Holding {
         }
     }
 
-    /// Notes that the process is ending but not gone. If the process ended by itself, the kill timeout starts now.
+    /// Notes that the instance's process is exiting but not gone. Starts the kill timeout, unless a kill has already
+    /// started the timeout.
     pub(super) fn dying(&mut self, context: &Context) {
         self.note_kill(context);
         if let Stage::Serving(serving) = &mut self.stage {
@@ -164,11 +164,11 @@ impl Holding {
     pub(super) fn plan_changed(&mut self, context: &Context) {
         let is_other = self.writer.record().is_some_and(|record| !context.versions.is_in(record));
         match (&mut self.stage, context.versions.module()) {
-            // The served module was published again.
+            // The served module was published again, as a new version.
             (Stage::Serving(serving), Some(version)) if version.digest == serving.version.digest => {
                 serving.version = version.clone();
             }
-            // The wait applies only to the previous module.
+            // The wait before the next term applies only to the previous module.
             (Stage::Resting { until }, Some(_)) if is_other => *until = context.time(),
             (Stage::Claiming | Stage::Claimed, Some(_)) if is_other => self.pause_until = context.time(),
             (Stage::Noting { rest }, Some(_)) if is_other => *rest = Duration::ZERO,
@@ -177,7 +177,7 @@ impl Holding {
     }
 
     /// Handles an instance that makes no progress: rejects the version if it is on probation; otherwise, this node
-    /// steps down. Ignores an instance that is stopping or dying: it is killed when its grace period ends.
+    /// steps down. Does nothing if the instance is already stopping or dying.
     pub(super) fn stalled(&mut self, context: &mut Context, reason: String) {
         match &mut self.stage {
             Stage::Serving(serving) if serving.grace_ends.is_some() || serving.dying => {}
@@ -214,7 +214,7 @@ impl Holding {
         let was_stopped = serving.grace_ends.is_some();
         let (term, version, started, begun) = (serving.term, serving.version.clone(), serving.started, serving.begun);
         let rejected = serving.rejected.take().filter(|_| context.versions.is_on_probation(&version));
-        // The instance may have been running for long enough by now, even if the timer has not been handled yet.
+        // The instance may have run long enough to count as healthy, even if that timer has not been handled yet.
         if !serving.healthy && context.time().since(started) >= HEALTHY_AFTER {
             self.note_health(context);
         }
@@ -235,7 +235,8 @@ impl Holding {
             End::Killed | End::Superseded { .. } => self.unable,
             End::Done | End::Failed(_) | End::Crashed(_) | End::Fatal(_) => 0,
         };
-        // The record may contain any count. Leave room for one more failure, so that the addition does not overflow.
+        // The record may contain any failure count. Leave room for one more failure, so that the additions below do not
+        // overflow.
         let failures = self.streak.failures.min(u32::MAX - 1);
         let is_pause = end == End::Done && context.settings.on_done == OnDone::Repeat;
         let (failures, rest) = match end {
@@ -301,7 +302,7 @@ impl Serving {
         }
     }
 
-    /// The end of the version's probation, if it is on probation.
+    /// The time at which the version passes its probation, if it is on probation and the guest is running.
     pub(super) fn proven_at(&self, context: &Context) -> Option<Time> {
         context.versions.proven_at(&self.version, self.begun?, context.settings.probation)
     }
@@ -317,12 +318,12 @@ impl Serving {
         }
     }
 
-    /// Asks the instance to stop, at a time when the next term is not known yet.
+    /// Asks the instance to stop, without announcing a next term.
     pub(super) fn stop(&mut self, context: &mut Context, reason: StopReason, message: &str, grace: Duration) {
         self.ask_to_stop(context, reason, message, grace, None);
     }
 
-    /// Asks the instance to stop, but only once: a stop is never withdrawn, and its first reason stays.
+    /// Asks the instance to stop, unless it has already been asked. The first reason and grace period apply.
     pub(super) fn ask_to_stop(
         &mut self,
         context: &mut Context,

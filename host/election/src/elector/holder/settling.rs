@@ -9,18 +9,18 @@ use super::{Holding, Stage};
 use crate::port::Report;
 use crate::request::{Op, Reply, StoreError};
 
-/// A wait for another instance to end. Its times are on the slowest clock.
+/// A wait for another instance to end. The times are on the clock of `Now::least`.
 #[derive(Debug, Clone, Copy, Hash)]
 pub(super) struct Settling {
     pub(super) since: Duration,
     pub(super) until: Duration,
-    /// See [`UncertainHolder`](super::super::candidate::UncertainHolder).
+    /// See [`UncertainHolder::is_recalled`](super::super::candidate::UncertainHolder::is_recalled).
     pub(super) is_recalled: bool,
 }
 
 impl Settling {
-    /// The latest time at which the wait for the recall ends, even without an answer. By then, every possible lease has
-    /// expired, and the store has had D to answer.
+    /// The time at which this node stops waiting for the recall's answer. `settled` is the time at which the recall
+    /// begins. By the returned time, every possible lease has expired, and the store has had D to answer.
     pub(super) fn ends_by(&self, settled: Duration, lease: Duration) -> Duration {
         let any_lease = if self.is_recalled { Duration::ZERO } else { self.since + UNKNOWN_LEASE };
         any_lease.max(settled + lease)
@@ -38,8 +38,9 @@ impl Holding {
     }
 
     /// Handles the answer to the recall after the wait. The answer covers every announced term that began during the
-    /// wait. If the store refuses the recall or takes too long to answer, this node never learns of such a term. This
-    /// is safe: the term's lease has expired by then, and this node skips the term's number.
+    /// wait. If no recall succeeds by `until`, this node never learns of such a term. This is safe: the term's lease
+    /// has expired by then, and this node skips the term's number. If this node recalled the terms before the wait, and
+    /// the store now refuses the recall (`Misconfigured`), this node proceeds at once and skips no numbers.
     pub(super) fn recalled(
         &mut self,
         context: &mut Context,
@@ -65,8 +66,8 @@ impl Holding {
             Err(StoreError::Misconfigured(_)) if settled.is_recalled => Stage::Resting { until: context.time() },
             _ if now >= until => {
                 context.memory.skip_unknown_terms(context.now.wall);
-                // This node does not repeat the recall, so it would not notice that recalls work again. Treat this
-                // trouble as over.
+                // This node does not repeat the recall, so it would not notice that recalls work again. Treat the
+                // trouble with recalls as over.
                 context.trouble.take_if(|trouble| trouble.asked == RECALL);
                 Stage::Resting { until: context.time() }
             }

@@ -21,7 +21,7 @@ pub(super) struct FailureStreak {
 }
 
 impl FailureStreak {
-    /// The failure streak with which a new holder starts. If the previous host died during a term, that counts as a
+    /// The failure streak with which a new holder starts. If the previous leader's host died, the death counts as a
     /// failure of the version.
     pub(super) fn after(context: &Context, opening: &AcquireBasis) -> Self {
         match (&opening.record, opening.way) {
@@ -50,7 +50,7 @@ pub(super) enum LeaveReason {
 }
 
 impl Holding {
-    /// Writes the outcome of a term if it changes the record. The holder rests afterwards.
+    /// Writes the outcome of a term, unless the record already contains the outcome. Then waits for `rest`.
     pub(super) fn note(
         &mut self,
         context: &mut Context,
@@ -78,8 +78,9 @@ impl Holding {
         }
     }
 
-    /// Steps down for a while if this node has reclaimed its lease after at least two consecutive failures. Without
-    /// this pause, a host that is killed by its own instance would restart and reclaim the lease again and again.
+    /// Steps down for a cool-off if this node has reclaimed the lease after at least two consecutive failures,
+    /// including the death of the previous host. Without the cool-off, a host that is killed by its own instance would
+    /// restart and reclaim the lease again and again.
     pub(super) fn step_down_if_host_keeps_dying(&mut self, context: &Context, opening: &AcquireBasis) {
         let Some(record) = opening.record.as_ref().filter(|record| context.versions.is_in(record)) else { return };
         if record.failures == 0 || !matches!(opening.way, AcquireMode::Reclaim(_)) {
@@ -135,7 +136,7 @@ impl Holding {
             Stage::Claimed if !self.is_claimed(context) => self.stage = Stage::Resting { until: context.time() },
             _ => {}
         }
-        // The election may have ended with the module that is planned now.
+        // The election may already be over for the module that is planned now.
         let is_noting = matches!(self.stage, Stage::Noting { .. }) && self.writer.is_busy();
         if self.writer.record().is_some_and(|record| context.is_over(record)) && !is_noting {
             return self.leave(context, LeaveReason::Over);
@@ -159,15 +160,15 @@ impl Holding {
 
     fn claim(&mut self, context: &mut Context) {
         let mut record = context.next_record(self.writer.record(), self.length);
-        // No other version has been served since, so the streak continues. It does not matter whether the record has
-        // named another version in the meantime.
+        // The module of the streak ran last, so its failures still count, even if the record has named another module
+        // since.
         if self.streak.module == record.module {
             record.failures = self.streak.failures;
         }
         if context.time() < self.pause_until {
             record.paused_until = self.writer.record().and_then(|record| record.paused_until);
         }
-        // From now on, the term may be in the store, even if the writer never learns whether it is.
+        // From now on, the term may be in the store, even if the answer to the write is lost.
         context.memory.highest_term = record.term;
         self.writer.want(record, Purpose::Term, context.time());
     }
@@ -206,7 +207,7 @@ impl Holding {
         }
     }
 
-    /// Returns true if at least half of D is left. Otherwise, renews the lease now.
+    /// Returns true if at least half of D is left. Otherwise, makes a renewal due now.
     fn renewed_recently(&mut self, context: &Context) -> bool {
         let fresh = self.is_fresh(context);
         if !fresh {
@@ -230,7 +231,7 @@ impl Holding {
         self.tell_others(context);
     }
 
-    /// Gives up the lease. No instance is running any more.
+    /// Gives up the lease. The caller has made sure that no instance is running.
     fn leave(&mut self, context: &mut Context, leave: LeaveReason) -> Option<Role> {
         if let LeaveReason::StepDown(reason) = leave {
             context.begin_cool_off(reason);
@@ -239,8 +240,8 @@ impl Holding {
             // A release tells the next holder that no instance can still be running. This node does not know that.
             return leave_to_run_out(context, "another node's instance may still be running".to_string());
         }
-        // Mark the record as released, and include the last term's outcome. Leave out the next term, which has not
-        // begun.
+        // Mark the record as released, with the last term's outcome. If a write of the next term is under way, leave
+        // that term out, because it has not begun.
         let last = if matches!(self.stage, Stage::Noting { .. }) { self.writer.wanted() } else { self.writer.record() };
         let (writer, last, until) = (self.writer.clone(), last.cloned(), self.renewed + self.length);
         Some(Role::Releasing(Releasing::new(context, self.id, writer, last, until)))

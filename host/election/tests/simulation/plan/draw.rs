@@ -315,8 +315,8 @@ fn draw_loss_as_versions_come(rng: &mut Rng, hosts: &[HostPlan], at: Instant, fa
     }
 }
 
-/// Draws the case because of which a new holder must wait after a break: the leader cannot find out about the break,
-/// and the other hosts soon crash, step down or shut down.
+/// Draws faults around a break of the lease: the leader may be cut off from the store and not notice the break, and
+/// other hosts soon crash, step down or shut down. Because of this case, a new holder must wait after a break.
 fn draw_trouble_after_a_break(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut Vec<(Instant, Fault)>) {
     let cut_off = rng.below(hosts.len() as u64) as usize;
     let length = hosts[cut_off].lease;

@@ -32,8 +32,8 @@ pub use steering::Heard;
 
 /// A host repeats a lost announcement after this time.
 const ANNOUNCED_AGAIN: Duration = Duration::from_secs(10);
-/// First number of the recalls in a [`Key`]. Announcements and claims also have first numbers. All other requests are
-/// numbered from 0.
+/// First number of the recalls in a [`Key`]. Announcements and claims start at the next two constants, and all other
+/// requests start at 0.
 const RECALLS: u64 = 1 << 32;
 const ANNOUNCEMENTS: u64 = 2 << 32;
 const CLAIMS: u64 = 3 << 32;
@@ -474,8 +474,8 @@ impl World {
         self.push(at, Event::Start { host });
     }
 
-    /// If there is a witness, keeps a process that has exited, because its runner may still exist. The runner exits no
-    /// later than the deadline.
+    /// If there is a witness, keeps a process as an orphan after its exit, because its runner may still exist. The
+    /// runner exits no later than the instance's deadline.
     fn leaves(&mut self, host: usize) {
         let witness = self.plan.witness;
         let incarnation = self.hosts[host].incarnation;

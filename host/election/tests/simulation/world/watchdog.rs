@@ -4,7 +4,7 @@
 
 use super::*;
 
-/// If a check is late by more than this, the watchdog itself was paused.
+/// Maximum lateness of a check. If a check is later, the watchdog itself was paused.
 const PAUSED: Duration = Duration::from_millis(500);
 
 impl World {
@@ -18,8 +18,8 @@ impl World {
         self.push(at, Event::Watch { key, look, planned });
     }
 
-    /// The instance's own thread reads the deadline, at least every D/12, and ends the instance after the deadline. The
-    /// thread pauses with its machine, but not with the watchdog.
+    /// The instance's own thread reads the deadline, at least every D/12, and ends the instance after the deadline. A
+    /// pause of the whole host also pauses the thread, but a pause of the watchdog does not.
     pub(super) fn reads_its_deadline(&mut self, key: Key) {
         let (host, incarnation, number) = key;
         if !self.plan.is_watched || self.process((host, incarnation)).is_none() {

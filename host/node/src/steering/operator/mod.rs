@@ -1,7 +1,7 @@
 //! The operator's side of steering: writes a command for an election's nodes, and waits until it has taken effect.
 //!
 //! The effect is visible in the lease record or in the nodes' announcements. Commands, the admin endpoint and
-//! `--preempt` wait for the effect. A node's supervisor never does.
+//! `--preempt` wait for the effect. A node's supervisor never waits for the effect.
 
 mod transfer;
 
@@ -137,7 +137,7 @@ impl LeaseView {
         Some(Leader { node, incarnation: record.incarnation.clone(), term: record.term })
     }
 
-    /// Returns the leader if its term is higher than `term`. A lower term shows that the record is out of date: after a
+    /// Returns the leader if its term is higher than `term`. A lower term shows that the record is out of date. After a
     /// node has acquired an expired lease, the record still names the previous holder for a while.
     fn leader_above(&self, term: Term) -> Option<Leader> {
         self.leader().filter(|leader| leader.term > term)
@@ -569,7 +569,7 @@ impl CommandRun<'_> {
         })
     }
 
-    /// Reads the lease repeatedly until it passes the test. Returns `None` if it does not pass in time.
+    /// Reads the lease repeatedly until it passes the test. Returns `None` if the lease does not pass in time.
     async fn wait_until(
         &self,
         deadline: Instant,
@@ -587,7 +587,7 @@ impl CommandRun<'_> {
         }
     }
 
-    /// Sends a request to the store. Retries it while the store is busy or does not respond.
+    /// Sends a request to the store, and retries the request while the store is busy or does not respond.
     async fn patiently<T, F: Future<Output = Result<T, StoreError>>>(
         &self,
         ask: impl Fn() -> F,

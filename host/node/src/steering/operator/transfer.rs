@@ -102,8 +102,8 @@ impl CommandRun<'_> {
         let mut other_leader = None;
         let taken = self.wait_until(deadline, |seen| match seen.leader() {
             Some(leader) if leader.incarnation == target => true,
-            // If the previous leader has a higher term, it counts as a new leader only if it gave up the lease in
-            // between. Otherwise, the higher term may be under the same lease.
+            // The previous leader counts as a new leader only if it gave up the lease in between. A higher term alone
+            // proves nothing, because the term may be under the same lease.
             Some(leader)
                 if leader.term > last
                     && (is_given_up || before.as_ref().is_none_or(|one| one.incarnation != leader.incarnation)) =>

@@ -1,8 +1,8 @@
 //! Opens connections to granted servers, and checks the gate on each write.
 //!
 //! hyper speaks HTTP over sockets that this module opens. The default handler of `wasmtime-wasi-http`, and clients such
-//! as `reqwest`, open their own sockets. With such sockets, the gate could not check the writes below TLS. After a
-//! kill, the kernel would also send the data that it has buffered, instead of resetting the connection.
+//! as `reqwest`, open their own sockets. The gate could not check writes below TLS on these sockets. After a kill, the
+//! kernel would also send the data that it has buffered, instead of resetting the connection.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -167,8 +167,8 @@ impl Gated {
     }
 
     /// Connects with a linger time of zero, so that closing the socket resets the connection. The linger time must be
-    /// set in advance: a process that is killed cannot set it, and the kernel would then still send the data that it
-    /// has buffered.
+    /// set in advance, since a killed process cannot set it. Without it, the kernel would still send the buffered data
+    /// after a kill.
     async fn open(address: SocketAddr) -> io::Result<TcpStream> {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         socket.set_zero_linger()?;
@@ -187,8 +187,8 @@ impl Gated {
 impl Drop for Gated {
     fn drop(&mut self) {
         if !self.signals.0.is_in_flight.load(Ordering::Acquire) && !self.gate.remaining().is_zero() {
-            // Close the connection gracefully. If this call fails, the connection is reset, which loses no data, since
-            // no request is in flight.
+            // Close the connection gracefully. If this call fails, the kernel resets the connection. No data is lost,
+            // since no request is in flight.
             #[expect(deprecated, reason = "closing blocks with a time to linger, and this takes that away")]
             let _ = self.tcp.set_linger(None);
         }

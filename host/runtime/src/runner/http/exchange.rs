@@ -2,8 +2,8 @@
 //!
 //! The future that waits for a response's head also drives the connection. So a request needs one task, and a second
 //! task only if the body arrives later. Nothing drives an idle connection, so the next request first checks that the
-//! server has not closed the connection. This module does not use the pool in `hyper-util`: that pool starts a task for
-//! each connection, and may reuse a connection for a grant that allows fewer addresses.
+//! server has not closed the connection. This module does not use the pool in `hyper-util`, which starts a task for
+//! each connection. That pool may also reuse a connection for a grant that allows fewer addresses.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -53,7 +53,7 @@ pub(super) async fn run(
     let origin = &server.origin;
     let place = Arc::new(place);
     if !request.body().is_end_stream() {
-        // Keep the permit until the request's body is sent completely. That may be after the response has arrived.
+        // Keep the permit until the request's body is sent completely, perhaps after the response has arrived.
         let sending = Arc::clone(&place);
         let keeping = move |frame| {
             let _ = &sending;
@@ -66,13 +66,15 @@ pub(super) async fn run(
         let is_kept = kept.is_some();
         let mut connection = match kept.take() {
             Some(connection) => connection,
-            // Box the future of `open`: it is large and rarely needed, but without the box every request would move it.
+            // Box the future of `open`. The future is large and rarely needed, and every request would move an unboxed
+            // future.
             None => Box::pin(open(&shared, origin, reach, waits)).await?,
         };
         connection.signals.set_in_flight(true);
         match connection.ask(request, &shared, waits.first_byte).await {
             Ok(response) => break (connection, response),
-            // The server had closed the idle connection before any part of the request was sent: retry on another one.
+            // The server had closed the idle connection before any part of the request was sent: retry on another
+            // connection.
             Err(Unanswered { unsent: Some(unsent), .. }) if is_kept => {
                 request = unsent;
                 kept = shared.idle.take(origin, reach, shared.clock.now());
@@ -99,7 +101,8 @@ pub(super) async fn run(
     Ok((response, Some(Box::pin(rest))))
 }
 
-/// Copies the header values. They are slices of hyper's 64 KiB read buffer, and would keep the whole buffer in memory.
+/// Copies the header values. Without the copies, the values would be slices of hyper's 64 KiB read buffer, and would
+/// keep the whole buffer in memory.
 fn let_go_of_the_buffer(headers: &mut HeaderMap) {
     for value in headers.values_mut() {
         let is_sensitive = value.is_sensitive();
@@ -170,7 +173,7 @@ pub(super) struct Connection {
     /// The timer that first limits connecting, and then the wait for each response.
     wait: Wait,
     signals: Signals,
-    /// True once the driver has ended. The driver must not be polled after that.
+    /// True once the driver has ended. An ended driver must not be polled.
     ended: bool,
     idle_since: Time,
 }
@@ -236,7 +239,7 @@ impl Idle {
                     kept.iter().rposition(|connection| (&connection.origin, connection.reach) == (origin, reach))?;
                 kept.swap_remove(at)
             };
-            // Check whether the server has closed the connection. A server sends nothing else on an idle connection.
+            // Poll the connection, to notice if the server has closed it. A server sends no data on an idle connection.
             connection.signals.ask_kernel();
             if connection.poll_finished(&mut Context::from_waker(Waker::noop())) == Poll::Ready(true) {
                 return Some(connection);

@@ -282,7 +282,7 @@ impl Grants {
     }
 
     /// Returns the addresses that a request may connect to, or `None` if no grant covers the request. If several grants
-    /// cover the request, the last of their reaches in the order of [`AddressReach`] applies.
+    /// cover the request, the greatest of their reaches applies, in the order of [`AddressReach`].
     pub(super) fn reach(&self, origin: &Origin, path: &str) -> Option<AddressReach> {
         let covering = self.0.iter().filter(|grant| grant.covers_origin(origin) && grant.covers_path(path));
         covering.map(Grant::reach).max()

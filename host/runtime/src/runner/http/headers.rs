@@ -38,7 +38,7 @@ impl Stamp {
 ///
 /// - Baton's own headers;
 /// - headers of the connection, not of the request;
-/// - names that a server may read as one of these or as `Content-Length`: many servers read `Baton_Term` as
+/// - names that a server may read as a forbidden name or as `Content-Length`: many servers read `Baton_Term` as
 ///   `Baton-Term`.
 pub(super) fn is_forbidden(name: &HeaderName) -> bool {
     if DEFAULT_FORBIDDEN_HEADERS.contains(name) {

@@ -4,7 +4,8 @@
 /// Number of layers of percent-encoding that are decoded. A path with more layers counts as ambiguous.
 const ROUNDS: usize = 3;
 
-/// Returns true if a server might interpret a path, or the rest of a path, as a different path. Such a path contains:
+/// Returns true if a server might interpret a path, or the rest of a path, as a different path. An ambiguous path
+/// contains at least one of:
 ///
 /// - a segment `.` or `..`, including spellings that some servers accept: with percent-encoding (any number of layers),
 ///   backslashes, parameters after a semicolon, non-ASCII dots and slashes, or trailing dots and spaces;

@@ -46,8 +46,8 @@ impl HttpAccess<'_> {
     }
 
     /// Makes a change that may remove fields. A map never shrinks, so this method rebuilds the map if its capacity is
-    /// much larger than needed. The reported capacity excludes further values of the same name. So the method also
-    /// rebuilds the map if the number of further values has fallen.
+    /// much larger than needed. The reported capacity does not count a name's second and later values. So the method
+    /// also rebuilds the map if the number of these values has fallen.
     fn shrinking(
         &mut self,
         fields: Resource<FieldMap>,
