@@ -41,8 +41,8 @@ impl ConnectionState {
         self.moves.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until the connection must end. A connection without a stream ends after `lifetime`. A connection with a
-    /// stream ends once its client has read nothing for `lifetime`, or when a new stream ends this one.
+    /// Waits until the connection must end. Without a stream, that is after `lifetime`. With a stream, it is once the
+    /// client has read nothing for `lifetime`, or when a newer stream takes the place of the connection's stream.
     pub(super) async fn ends(&self, lifetime: Duration) {
         loop {
             let before = self.moves.load(Ordering::Relaxed);

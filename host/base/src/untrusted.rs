@@ -8,7 +8,7 @@
 pub struct Reader {
     /// The reader's name, which is also the name of the folder with the inputs kept for the reader.
     pub name: &'static str,
-    /// Reads the bytes. Panics if the result is inconsistent.
+    /// Parses the bytes, which may be malformed. Panics only if a parsed value violates an invariant.
     pub read: fn(&[u8]),
 }
 

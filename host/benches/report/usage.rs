@@ -106,7 +106,7 @@ fn used_by(pid: u32) -> io::Result<Duration> {
         return Err(io::Error::from_raw_os_error(error));
     }
     let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call only writes to `used`, which has the right type for a time and outlives the call.
+    // SAFETY: the call only writes to `used`, a valid `timespec` that outlives the call.
     if unsafe { libc::clock_gettime(clock, &raw mut used) } != 0 {
         return Err(io::Error::last_os_error());
     }

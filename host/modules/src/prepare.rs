@@ -43,7 +43,7 @@ pub struct Preparation {
     pub took: Duration,
 }
 
-/// The reason why an offer was not prepared.
+/// The reason why a version could not be prepared to run.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
     /// The module is too large. The number is its size in bytes.

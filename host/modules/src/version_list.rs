@@ -198,8 +198,8 @@ impl VersionList {
     }
 
     /// Makes a module the current version. Removes the module's rejection, if any, and the rejections of all modules
-    /// that were not pushed. Keeps the verdict `Good`. If `new` has no signature, the module keeps its previous
-    /// signature.
+    /// that never got into the list by a push. A module with the verdict `Good` keeps it. If `new` has no signature,
+    /// the module keeps its previous signature.
     ///
     /// # Errors
     /// [`VersionListError::Full`], or [`VersionListError::Damaged`] if the serials are exhausted. The list is unchanged

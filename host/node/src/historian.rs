@@ -17,8 +17,8 @@ use baton_store::{HistoryError, KEPT_TERMS, ObjectStore, PastTerm, report_terms}
 /// The timing of a historian.
 #[derive(Clone, Copy, Debug)]
 pub struct HistorianPace {
-    /// Shortest delay between a change and the write that records it. The longest delay is twice this value. The delay
-    /// lets a short term end before it is written, and lets a new term's instance start undisturbed.
+    /// Minimum delay between a change and the write that records it; the maximum is twice this value. Because of the
+    /// delay, one write usually records a whole short term, and no write competes with the start of an instance.
     pub after: Duration,
     /// Minimum interval between writes.
     pub apart: Duration,

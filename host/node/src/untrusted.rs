@@ -2,5 +2,5 @@
 
 use baton_base::untrusted::Reader;
 
-/// The readers of this crate.
+/// This crate's parsers of untrusted bytes, for the fuzz tests.
 pub const READERS: &[Reader] = &[crate::maintenance::READER, crate::links::READER];

@@ -21,7 +21,7 @@ pub fn freeze_in(process: u32, name: &str) {
     // ends only when the process ends, which happens at the latest when the caller drops the node. So the caller must
     // not join the tracing thread: it could wait forever.
     std::thread::spawn(move || {
-        // Ignores threads that no longer exist, because idle threads may have exited in the meantime.
+        // Drop threads that no longer exist: idle threads may have exited since they were listed.
         threads.retain(|&thread| seize(thread));
         until("threads that wait for work", || {
             threads.retain(|&thread| stop(thread));

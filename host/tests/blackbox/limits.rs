@@ -30,7 +30,7 @@ fn failed_with(ended: &Event, text: &str) {
     assert!(ended.text("message").contains(text), "the message does not contain `{text}`: {ended:?}");
 }
 
-/// Returns the instance's usage of a resource, as the event `ended` reports it.
+/// Returns the instance's usage of a resource from the event `ended`.
 #[track_caller]
 fn used(ended: &Event, resource: &str) -> u64 {
     ended.fields["usage"][resource].as_u64().unwrap_or_else(|| panic!("no number `{resource}`: {ended:?}"))

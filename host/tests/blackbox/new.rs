@@ -164,7 +164,7 @@ impl Project {
         run(self.home.path(), arguments)
     }
 
-    /// Runs the printed commands, line by line. Returns the output of the commands before `baton run`.
+    /// Runs the commands that `baton new` printed, line by line. Returns the output of those before `baton run`.
     fn tests_builds_and_runs(&self) -> String {
         let commands: Vec<&str> = self.instructions.lines().filter_map(|line| line.strip_prefix("  ")).collect();
         let [change, build @ .., run] = commands.as_slice() else { panic!("no commands:\n{}", self.instructions) };

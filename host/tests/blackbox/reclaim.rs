@@ -50,7 +50,7 @@ fn restarted_host_reclaims_at_once_but_not_repeatedly() {
     }
     let [mut follower, mut leader] = again;
     follows(&follower, &leader.name);
-    // Delta's reclaim is the second in a row, so delta releases the lease, and far acquires it.
+    // `delta` reclaims the lease a second time in a row, and so must release it. The node `far` then acquires it.
     for node in [&mut follower, &mut leader] {
         node.signal(Signal::KILL);
         node.wait();

@@ -76,7 +76,7 @@ impl NodeChoice {
         Ok(Self::Slot { machine: name, folder: folder.to_path_buf() })
     }
 
-    /// Determines the id. If the id comes from a slot, also locks the slot. May wait for the file system.
+    /// Determines the id. If the id comes from a slot, also locks the slot. May block on the file system.
     ///
     /// # Errors
     /// [`NodeError`] if no slot is free, or if the lock files cannot be used.

@@ -113,7 +113,7 @@ impl Log {
         Self { queue: Arc::clone(&self.queue), scope: Arc::new(scope), events: Arc::clone(&self.events) }
     }
 
-    /// Returns the host's recent events, of all its elections, without the guests' output.
+    /// Returns the host's recent events from all of its elections, without the guests' output.
     #[must_use]
     pub fn events(&self) -> Arc<Ring> {
         Arc::clone(&self.events)
@@ -138,7 +138,7 @@ impl Log {
         self.queue.push(entry);
     }
 
-    /// Keeps the entry for clients of the admin endpoint, which thus see the entry even while the log's reader is slow.
+    /// Keeps the entry for clients of the admin endpoint, so that they see it even while the log's reader is slow.
     fn keep(&self, entry: &Arc<LogEntry>) {
         let lines = self.scope.tracker.as_ref().map(|tracker| &tracker.lines);
         match (&entry.event, lines) {

@@ -164,7 +164,7 @@ struct State {
     losses_reported: Option<Instant>,
     closed: bool,
     done: bool,
-    /// True once the reason why the host ends its own process has been written.
+    /// True once the host has logged why it ends its own process.
     last_words_said: bool,
 }
 

@@ -1,8 +1,9 @@
 //! The host's side of an instance, which is one running copy of a module in its own process.
 //!
 //! One task of the host supervises each instance. The task reads the runner's messages, does the work that only the
-//! host can do, and notices when the instance has ended. A kill does not wait for the task. The kill closes the page,
-//! which is the memory that tells the runner its deadline, and sends SIGKILL through a pidfd.
+//! host can do, and notices when the instance has ended. A kill does not wait for the task. It first closes the page,
+//! the shared memory that holds the runner's deadline, so that further effects are refused. It then sends SIGKILL
+//! through a pidfd.
 //!
 //! An instance is gone once its process has been reaped, all messages from the process have been read, and no commit
 //! for it is in progress. If the kernel cannot end the process yet, for example during a write to a disk that hangs,
@@ -264,7 +265,7 @@ impl Drop for Instance {
     }
 }
 
-/// The next term, which also runs in this host, and the request that stops the current instance.
+/// The next term on this host, and the request that stops the current instance for it.
 #[derive(Clone)]
 pub(super) struct Successor {
     pub(super) term: Term,

@@ -20,7 +20,7 @@ use baton_base::clock::nanoseconds_on;
 pub struct Limits {
     /// Total size of all linear memories (bytes).
     pub memory: u64,
-    /// Total number of elements of all tables.
+    /// Maximum number of elements of all tables together.
     pub table_elements: u64,
     /// Maximum number of core instances in a component. Also the maximum number of memories, and of tables.
     pub instances: u64,

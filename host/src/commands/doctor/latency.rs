@@ -10,8 +10,8 @@ use crate::cli::{Finding, Latency};
 
 const RENEWALS: u32 = 48;
 
-/// Acquires a lease, and renews it [`RENEWALS`] times, spread over the time `over`. Returns the duration of each
-/// renewal, shortest first. A duration includes any failed attempts.
+/// Acquires a lease, and renews it [`RENEWALS`] times within `over`. Returns the duration of each renewal, including
+/// failed attempts, shortest first.
 pub(super) async fn renew(bench: &Bench, scratch: &Scratch, over: Duration) -> Verdict<Vec<Duration>> {
     let [id, ..] = bench.ids;
     bench.held_by(id).await?;

@@ -23,7 +23,7 @@ pub struct Finding {
     pub found: String,
     /// The store's error, if the store was unreachable or misconfigured. The case then proves nothing.
     pub no_answer: Option<StoreError>,
-    /// The location in the source code of the case.
+    /// The source code line that reports the finding.
     pub at: &'static Location<'static>,
 }
 

@@ -205,9 +205,9 @@ fn announcement(bench: &Bench) -> PlainObject {
     PlainObject::Announcement(bench.election.clone(), NODE.to_owned())
 }
 
-/// Tries to acquire the lease under another id until an attempt succeeds. Uses the upper bound on elapsed time to
-/// detect that the lease ended too early, and the lower bound to detect that it ended too late. A refusal proves that
-/// the lease was held when the attempt was sent, even if the refusal arrives late.
+/// Tries to acquire the lease under another id until an attempt succeeds. The lease ended too early if even the longest
+/// possible elapsed time is below its length, and too late if even the shortest possible one is above it. A refusal
+/// proves that the lease was held when the attempt was sent, even if the refusal arrives late.
 pub(super) async fn renewed_lease_lasts_for_its_length(bench: Arc<Bench>) -> Verdict {
     let ([a, b, _], length) = (bench.ids, bench.length);
     let version = bench.held_by(a).await?;

@@ -66,8 +66,8 @@ fn take_over_from_one_another(mut fleet: Fleet) {
 
     let offers = fleet.workers.offers();
     no_lower_term_after_a_higher(&offers);
-    // The next version offers a partition again only if the partition's acknowledgement was not saved. Within a term,
-    // the coordinator offers a partition again only if the answer was late, and then to the other worker.
+    // A partition may be offered again in two cases only. After a swap: if its acknowledgement was not saved. Within a
+    // term: if the first worker's answer was late, and then to the other worker.
     let mut taken: BTreeMap<String, BTreeMap<&str, u64>> = BTreeMap::new();
     for offer in &offers {
         let terms = taken.entry(format!("partitions/{}", offer.partition)).or_default();

@@ -123,7 +123,7 @@ fn bad_modules(signer: &Signer, source: &Source, with_slow: bool) -> Vec<(Offere
         (signed(modules::component("", "baton:host/task@0.9.0")), "update the host"),
         (signed(vec![0; (64 << 20) + 1]), source.size_error()),
     ];
-    // Hosts refuse this module only after 6 s of CPU time, whatever the source. So only one test includes the module.
+    // Hosts refuse this module only after 6 s of CPU time, wherever they load it from. So only one test includes it.
     if with_slow {
         bad.push((signed(modules::slow()), "more than 6s of CPU time"));
     }

@@ -11,7 +11,7 @@ use crate::patience::{LOOK, Patience};
 /// Handling of requests and answers by the proxy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// Requests and answers pass.
+    /// The proxy forwards requests and answers unchanged.
     Pass,
     /// The proxy reads and discards requests, so clients get no answers.
     Hang,

@@ -66,8 +66,8 @@ impl Holding {
     }
 
     /// True if a killed or exiting instance is not gone within the kill timeout. The holder then stops renewing the
-    /// lease, so the host gives up the lease or ends itself at 0.93 D. If the holder continued to renew the lease, this
-    /// node would lead forever without a working instance.
+    /// lease: otherwise, this node would lead forever without a working instance. So at 0.93 of the lease's length, the
+    /// host gives up the lease or ends itself.
     pub(super) fn hangs(&self, context: &Context) -> bool {
         match &self.stage {
             Stage::Serving(Serving { killed: Some(killed), .. }) => {

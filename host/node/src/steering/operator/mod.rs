@@ -60,7 +60,7 @@ pub enum SteeringCommand {
 
 /// An operator who steers an election.
 pub struct Operator<'a> {
-    /// The store with the election.
+    /// The store that contains the election.
     pub store: &'a dyn Store,
     /// The name of the election.
     pub election: &'a ElectionName,

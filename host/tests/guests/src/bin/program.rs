@@ -62,7 +62,7 @@ fn reach_out() {
     }
 }
 
-/// Prints a line, then pauses, because the tests' journal drops similar lines that come within 10 ms.
+/// Prints a line, then pauses, because the tests' journal drops similar lines that are less than 10 ms apart.
 fn say(line: &str) {
     println!("{line}");
     std::thread::sleep(Duration::from_millis(15));
