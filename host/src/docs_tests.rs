@@ -13,7 +13,8 @@ use serde::Serialize;
 use baton_admin::{ModuleRow, NodeRow, TermRow};
 
 use crate::cli::{
-    self, Diagnosis, Finding, Latency, LeaseLabel, NodeStatusRow, StatusRow, SuspendedRow, WRONG_CONFIGURATION,
+    self, Diagnosis, Finding, Latency, LeaseLabel, NodeStatusRow, ScheduleRow, StatusRow, SuspendedRow,
+    WRONG_CONFIGURATION,
 };
 use crate::config::{Environment, Key};
 use baton_modules::Pace;
@@ -220,6 +221,7 @@ fn docs_list_the_fields_of_json() {
         module: None,
         outcome: None,
         failures: None,
+        schedule: None,
         suspended: None,
         labels: Labels::default(),
         in_use: None,
@@ -251,6 +253,7 @@ fn docs_list_the_fields_of_json() {
         exports: Vec::new(),
         problems: Vec::new(),
     };
+    let schedule = ScheduleRow { schedule: String::new(), next: None, begun: false, last_completed: None };
     let suspended = SuspendedRow { by: String::new(), at: String::new(), reason: None };
     let listed =
         NodeStatusRow { announcement: NodeAnnouncement::default(), role: "leader", ready: None, exited: false };
@@ -268,6 +271,7 @@ fn docs_list_the_fields_of_json() {
     let in_code = [
         fields(&status),
         fields(&in_use),
+        fields(&schedule),
         fields(&suspended),
         fields(&listed),
         fields(&TermRow::from(PastTerm::default())),

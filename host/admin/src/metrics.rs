@@ -11,6 +11,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::watched::Watched;
+use baton_base::clock::wall;
+use baton_election::Progress;
+use baton_node::schedule::next_run;
 use baton_node::telemetry::{ElectionTracker, Ended, Histogram, LinkStatus, StoreOp, StoreResult, Transition};
 use baton_node::view::NodeView;
 use baton_runtime::{EffectCounts, EffectKind, InstanceUsage, LimitUsage};
@@ -194,6 +197,10 @@ impl Scrape {
         }
         let help = "Time during which this node saw no leader";
         self.counters(encoder, "baton_leaderless", seconds, help, |one| one.vacant.as_secs_f64())?;
+        let help = "Due time of the next scheduled run, also of a run that is under way or missed";
+        self.times(encoder, "baton_next_run_timestamp", help, |progress| next_run(progress, wall()))?;
+        let help = "Due time of the last scheduled run that was completed, on any node";
+        self.times(encoder, "baton_last_success_timestamp", help, |progress| Some(progress.completed))?;
         let help = "Digest of the module that this node would run";
         let mut metric = Metric::new(encoder, "baton_module_info", None, MetricType::Gauge, help)?;
         for one in &self.elections {
@@ -315,6 +322,24 @@ impl Scrape {
     ) -> Written {
         let mut metric = Metric::new(encoder, name, unit, MetricType::Counter, help)?;
         self.elections.iter().try_for_each(|one| metric.counter(&[one.label()], value(one)))
+    }
+
+    /// Writes a time for each election with a schedule, in seconds since the Unix epoch.
+    fn times(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        name: &str,
+        help: &str,
+        time: impl Fn(&Progress) -> Option<Duration>,
+    ) -> Written {
+        let mut metric = Metric::new(encoder, name, Some(&Unit::Seconds), MetricType::Gauge, help)?;
+        for one in &self.elections {
+            let scheduled = one.view.progress.as_deref().filter(|progress| !progress.schedule.is_empty());
+            if let Some(time) = scheduled.and_then(&time) {
+                metric.gauge(&[one.label()], time.as_secs_f64())?;
+            }
+        }
+        Ok(())
     }
 
     fn histograms<'a>(

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use baton_election::{ElectionName, StoreError, Term};
+use baton_election::{ElectionName, Progress, StoreError, Term};
 use baton_store::{AnnouncedLink, Announcement, Labels, ModuleStore as _, ObjectStore};
 use serde::Serialize;
 use tokio::sync::Mutex;
@@ -18,7 +18,9 @@ use super::AdminUrl;
 use super::access::{MaySeeStatus, Withheld};
 use super::routes::{AdminState, NoPart, text};
 use crate::watched::Watched;
+use baton_base::clock::{rfc3339_seconds, wall};
 use baton_node::node_announcement::NodeAnnouncement;
+use baton_node::schedule::next_run;
 use baton_node::telemetry::ElectionTracker;
 use baton_runtime::InstanceUsage;
 
@@ -53,6 +55,10 @@ pub(super) struct ElectionStatus {
     remaining_s: Option<f64>,
     /// Digest of the module that this node would run; null if it has none.
     module: Option<String>,
+    /// Due time of the next scheduled run (RFC 3339), also of one that is under way or missed; null if there is none.
+    next_run: Option<String>,
+    /// Due time of the last completed run (RFC 3339), on any node; null if no run has been completed.
+    last_completed_run: Option<String>,
     /// True once this node has been ready to take over.
     ready: bool,
     /// Total time without a leader, in seconds, as observed by this node.
@@ -73,6 +79,7 @@ impl ElectionStatus {
     fn of(watched: &Watched, tracker: &ElectionTracker, in_use: &[(ElectionName, Term, InstanceUsage)]) -> Self {
         let (now, view, links) = (watched.clock.now(), tracker.view(), tracker.links());
         let leads = view.leads(now);
+        let scheduled = view.progress.as_deref().filter(|progress| !progress.schedule.is_empty());
         let in_use = in_use.iter().rfind(|(election, ..)| *election == tracker.election);
         Self {
             election: tracker.election.to_string(),
@@ -84,6 +91,8 @@ impl ElectionStatus {
             lease_s: tracker.lease.as_secs_f64(),
             remaining_s: leads.map(|(_, left)| left.as_secs_f64()),
             module: view.module.map(|digest| digest.to_string()),
+            next_run: scheduled.and_then(|progress| next_run(progress, wall())).map(rfc3339_seconds),
+            last_completed_run: scheduled.and_then(Progress::last_completed).map(rfc3339_seconds),
             ready: tracker.is_ready(),
             leaderless_s: tracker.vacant(now).as_secs_f64(),
             usage: in_use.map(|(_, _, in_use)| in_use.clone()),

@@ -22,7 +22,7 @@ use baton_election::Time;
 use rustix::time::{ClockId, clock_gettime};
 
 pub use alarm::{Alarm, towards};
-pub use wall::{rfc3339, wall};
+pub use wall::{rfc3339, rfc3339_seconds, wall};
 
 /// Minimum drift between two clocks that counts as a step or a slew, in nanoseconds. Smaller drift is treated as noise.
 /// So between any two moments, the clock is accurate to within twice this value. This error fits into the 1% of the
@@ -79,7 +79,7 @@ impl Clock {
         self.source.as_ref().map_or_else(|| nanoseconds(read(ClockId::Boottime)), |source| source())
     }
 
-    /// Returns the wall-clock time since the Unix epoch, for display only.
+    /// Returns the wall-clock time since the Unix epoch, for schedules and for display.
     pub fn wall(&self) -> Duration {
         self.source.as_ref().map_or_else(|| nanoseconds(read(ClockId::Realtime)), |source| source())
     }

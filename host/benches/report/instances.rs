@@ -360,7 +360,7 @@ impl Baton {
         let deadline = launcher.clock.now() + Duration::from_secs(3600);
         // Give each instance a new term: a second instance with the same term could not claim the state.
         let term = self.terms.fetch_add(1, Ordering::Relaxed) + 1;
-        launcher.start(&self.module, term, deadline, deadline, output)
+        launcher.start(&self.module, term, None, deadline, deadline, output)
     }
 }
 

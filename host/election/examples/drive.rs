@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use baton_election::{
-    Effect, Elector, End, Input, LeaseState, ModuleVersion, Now, OnDone, Op, Plan, Random, Record, Reply, Settings,
-    Snapshot, StoreError, Time, Timing, Version,
+    Effect, Elector, End, Input, LeaseState, ModuleVersion, Now, OnDone, Op, Plan, Random, Recalled, Record, Reply,
+    Settings, Snapshot, StoreError, Time, Timing, Version,
 };
 
 /// A store with a single client. The store never fails, and no other client ever holds the lease.
@@ -24,8 +24,12 @@ impl Store {
         match op {
             Op::Read => Ok(Reply::Read(self.read())),
             // This store keeps terms only in the record.
-            Op::Recall => Ok(Reply::Term(self.read().term())),
-            Op::Survey => Ok(Reply::Surveyed { term: self.read().term(), read: self.read(), steering: None }),
+            Op::Recall => Ok(Reply::Recalled(Recalled { term: self.read().term(), progress: None })),
+            Op::Survey => Ok(Reply::Surveyed {
+                recalled: Recalled { term: self.read().term(), progress: None },
+                read: self.read(),
+                steering: None,
+            }),
             Op::Write { version, .. } | Op::Acquire { version, .. } | Op::Reclaim { version, .. }
                 if version != self.version() =>
             {
@@ -68,6 +72,7 @@ fn main() {
         pause: Duration::from_secs(30),
         on_done: OnDone::Finish,
         probation: Duration::from_secs(60),
+        schedule: None,
     };
     let mut clock = Duration::ZERO;
     let now =
@@ -84,7 +89,7 @@ fn main() {
     let mut elector = Elector::new(settings, now(clock), random);
     let mut store = Store::default();
     let module = ModuleVersion { digest: format!("sha256:{}", "0".repeat(64)), serial: 1 };
-    let mut inputs = vec![Input::Plan(Plan { module: Some(module), fallback: None })];
+    let mut inputs = vec![Input::Plan(Plan { module: Some(module), ..Plan::default() })];
     loop {
         for input in std::mem::take(&mut inputs) {
             elector.handle(now(clock), input);

@@ -12,6 +12,7 @@
 //! - [`timing`]: the times by which a holder must act
 //! - [`hint`]: the messages between nodes
 //! - [`eligibility`]: the conditions, other than the lease, under which a node may lead
+//! - [`schedule`]: the schedule of the runs, and its progress
 //! - [`port`]: the elector's inputs and effects
 //! - [`elector`]: the decisions
 //!
@@ -33,6 +34,7 @@
 //!     pause: Duration::from_secs(1),
 //!     on_done: OnDone::Repeat,
 //!     probation: Duration::from_secs(300),
+//!     schedule: None,
 //! };
 //! // A real host passes its clocks and the system's random numbers instead.
 //! let at = |time: Time| Now { time, least: time.0, wall: time.0 };
@@ -40,7 +42,7 @@
 //!
 //! let mut elector = Elector::new(settings, at(Time::default()), random);
 //! let version = ModuleVersion { digest: "sha256:00".to_string(), serial: 1 };
-//! elector.handle(at(Time::default()), Input::Plan(Plan { module: Some(version), fallback: None }));
+//! elector.handle(at(Time::default()), Input::Plan(Plan { module: Some(version), ..Plan::default() }));
 //! // The node is a standby, and waits a random time before it reads the lease for the first time.
 //! let first_poll = elector.next_wakeup().unwrap();
 //! elector.handle(at(first_poll), Input::Tick);
@@ -59,12 +61,16 @@ pub mod hint;
 pub mod port;
 pub mod record;
 pub mod request;
+pub mod schedule;
 pub mod timing;
 
 pub use elector::Elector;
 pub use eligibility::{Chosen, Eligibility, Ineligibility, IneligibleCause, SteeringVersion};
 pub use hint::{Hint, Word};
-pub use port::{Effect, End, Input, ModuleVersion, Now, OnDone, Plan, Random, Report, Settings, StopReason};
+pub use port::{
+    Effect, End, Input, ModuleVersion, Now, OnDone, Plan, Random, Report, ScheduleCommands, Settings, StopReason,
+};
 pub use record::{ElectionName, HIGHEST_TERM, LeaseId, LeaseState, Outcome, Record, Snapshot, Term, Version};
-pub use request::{Op, Reply, RequestId, StoreError};
+pub use request::{Op, Recalled, Reply, RequestId, StoreError};
+pub use schedule::{Missed, Progress, Schedule, ScheduledRun};
 pub use timing::{Time, Timing, TimingError};

@@ -1,5 +1,6 @@
 //! The elector's inputs and effects.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use core::time::Duration;
 
@@ -7,6 +8,7 @@ use crate::eligibility::{Eligibility, Ineligibility};
 use crate::hint::{Hint, Word};
 use crate::record::{Record, Term};
 use crate::request::{Op, Reply, RequestId, StoreError};
+use crate::schedule::{Progress, Schedule, ScheduledRun};
 use crate::timing::{Time, Timing};
 
 /// The configuration of an elector.
@@ -27,6 +29,8 @@ pub struct Settings {
     /// The length of a probation. It is counted from the time at which the version's first failed instance began to
     /// run. If no instance has failed yet, it is counted from the time at which the current instance began to run.
     pub probation: Duration,
+    /// The schedule of the runs. If there is one, `pause` must be zero, and `on_done` must be [`OnDone::Repeat`].
+    pub schedule: Option<Schedule>,
 }
 
 /// The source of an elector's random numbers.
@@ -62,6 +66,9 @@ pub struct Plan {
     pub module: Option<ModuleVersion>,
     /// The version to serve if `module` turns out to be bad. It is set only while `module` is on probation.
     pub fallback: Option<ModuleVersion>,
+    /// True if `module` should replace a running scheduled run immediately, instead of after the end of that run
+    /// (`push --now`).
+    pub interrupts_run: bool,
 }
 
 impl Plan {
@@ -129,6 +136,8 @@ pub enum Input {
     /// The conditions under which this node may lead have changed. Before the first such input, nothing prevents the
     /// node from leading.
     Eligibility(Eligibility),
+    /// The operators' last commands about scheduled runs. Before the first such input, there are none.
+    Schedule(ScheduleCommands),
     /// The instance has made no progress for too long.
     Stalled {
         /// Human-readable reason.
@@ -146,6 +155,15 @@ pub enum Input {
     Shutdown,
     /// The host is shutting down and no longer waits for the instance's grace period.
     SkipGrace,
+}
+
+/// The operators' commands about scheduled runs. Times are wall-clock times since the Unix epoch, in whole seconds.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
+pub struct ScheduleCommands {
+    /// The progress to continue from. It replaces the recorded progress if its revision is higher.
+    pub progress: Option<Box<Progress>>,
+    /// An additional due time: the time at which an operator triggered a run. It runs once, like any other due time.
+    pub trigger: Option<Duration>,
 }
 
 /// The way an instance ended.
@@ -211,6 +229,8 @@ pub enum Effect {
         term: Term,
         /// The version that the instance runs.
         version: ModuleVersion,
+        /// The scheduled run that the instance carries out, if the election has a schedule.
+        run: Option<ScheduledRun>,
         /// The time from which the gate refuses the instance's effects. [`Effect::Extend`] can change it.
         deadline: Time,
         /// The time at which the host ends its own process if the instance is neither gone nor dying.
@@ -337,6 +357,24 @@ pub enum Report {
     Pausing {
         /// The remaining length of the pause.
         wait: Duration,
+    },
+    /// This node leads without an instance until the next due time of the schedule.
+    AwaitingRun {
+        /// The next due time, as wall-clock time since the Unix epoch; `None` if there is none.
+        due: Option<Duration>,
+    },
+    /// A missed due time is not run ([`Missed::Skip`](crate::schedule::Missed::Skip)).
+    RunSkipped {
+        /// The due time, as wall-clock time since the Unix epoch.
+        due: Duration,
+    },
+    /// The recorded progress is later than the next due time after this node's wall clock. No run begins before the
+    /// clock has passed the recorded time. A clock was wrong, or an operator chose a later start.
+    ProgressAhead {
+        /// The recorded time, as wall-clock time since the Unix epoch.
+        recorded: Duration,
+        /// The due time after this node's wall clock.
+        due: Duration,
     },
     /// An instance has failed, and the next term begins under the same lease after `wait`.
     Resting {

@@ -1,8 +1,12 @@
 //! An election's data in the lease store.
 
+use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use core::fmt;
 use core::time::Duration;
+
+use crate::request::Recalled;
+use crate::schedule::Progress;
 
 /// An election's name: 1 to 63 characters of `a-z`, `0-9` and `-`, starting with a letter.
 ///
@@ -126,6 +130,8 @@ pub struct Record {
     /// the module's next instance before then. If clocks differ, a node may wait for less than `--restart-delay`, but
     /// never for more.
     pub paused_until: Option<Duration>,
+    /// The progress of the election's scheduled runs, if it has ever had a schedule.
+    pub progress: Option<Box<Progress>>,
 }
 
 impl Record {
@@ -202,19 +208,28 @@ pub enum Snapshot {
 }
 
 impl Snapshot {
-    /// True if the record contains this term or a higher one. Until then, a node's announcement may be the only object
-    /// that contains the term, so the announcement must be kept.
+    /// True if the record contains at least the term and the progress in `known`. Until then, a node's announcement may
+    /// be the only object that contains them, so the announcement must be kept.
     #[must_use]
-    pub fn names(&self, term: Term) -> bool {
-        self.term() >= term
+    pub fn covers(&self, known: &Recalled) -> bool {
+        let recorded = Recalled::from_record(self.record());
+        let mut all = recorded.clone();
+        all.merge(known);
+        all == recorded
+    }
+
+    /// The object's record, if there is one.
+    #[must_use]
+    pub fn record(&self) -> Option<&Record> {
+        match self {
+            Self::Object { record, .. } => record.as_ref(),
+            Self::Nothing => None,
+        }
     }
 
     /// The record's term; 0 if there is no record.
     #[must_use]
     pub fn term(&self) -> Term {
-        match self {
-            Self::Object { record: Some(record), .. } => record.term,
-            Self::Object { record: None, .. } | Self::Nothing => 0,
-        }
+        self.record().map_or(0, |record| record.term)
     }
 }

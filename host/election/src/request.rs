@@ -1,10 +1,12 @@
 //! The elector's requests to the lease store, and the store's possible answers.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use core::fmt;
 use core::time::Duration;
 
 use crate::record::{LeaseId, Record, Snapshot, Term, Version};
+use crate::schedule::Progress;
 
 /// The id by which an answer is matched to its request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -16,7 +18,7 @@ pub enum Op {
     /// Reads the lease state, version and record. Answered by [`Reply::Read`].
     Read,
     /// Reads the highest term in the store: in the record, the coordinator's state and the nodes' announcements.
-    /// Answered by [`Reply::Term`], which is 0 if there is no term.
+    /// Also reads the progress of the scheduled runs in the same places. Answered by [`Reply::Recalled`].
     Recall,
     /// Combines a read and a recall, for a standby that expects to take the lease. The store reads the record first, so
     /// the terms and the operators' steering object are at least as new as the record. Answered by [`Reply::Surveyed`].
@@ -82,13 +84,13 @@ pub enum Reply {
     /// The result of a read.
     Read(Snapshot),
     /// The result of a recall.
-    Term(Term),
+    Recalled(Recalled),
     /// The result of a survey.
     Surveyed {
         /// The result of the survey's read.
         read: Snapshot,
-        /// The highest term in the store.
-        term: Term,
+        /// The result of the survey's recall.
+        recalled: Recalled,
         /// The version of the operators' steering object; `None` if there is no such object. The elector acts on the
         /// survey only if its [`Eligibility`](crate::Eligibility) was derived from this version.
         steering: Option<Version>,
@@ -99,22 +101,49 @@ pub enum Reply {
     Done,
 }
 
+/// The facts about an election that survive a deleted record, from all objects of the store that repeat them.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
+pub struct Recalled {
+    /// The highest term in the store; 0 if there is no term.
+    pub term: Term,
+    /// The merged progress of the scheduled runs, if any object names one.
+    pub progress: Option<Box<Progress>>,
+}
+
+impl Recalled {
+    /// The facts in a record.
+    #[must_use]
+    pub fn from_record(record: Option<&Record>) -> Self {
+        record.map_or_else(Self::default, |record| Self { term: record.term, progress: record.progress.clone() })
+    }
+
+    /// Adds the facts from another object.
+    pub fn merge(&mut self, other: &Self) {
+        self.term = self.term.max(other.term);
+        Progress::merge_into(&mut self.progress, other.progress.as_deref());
+    }
+}
+
 impl Reply {
     /// Completes the answer to a recall or survey for which only the record has been read. Leaves other answers
-    /// unchanged. `highest` takes the record's term and returns the highest term in the store. `steering` returns the
-    /// version of the steering object.
+    /// unchanged. `others` adds the facts from all other objects. `steering` returns the version of the steering
+    /// object.
     ///
     /// # Errors
-    /// Returns the errors of `highest` and `steering`.
+    /// Returns the errors of `others` and `steering`.
     pub fn completed(
         self,
-        highest: impl FnOnce(Term) -> Result<Term, StoreError>,
+        others: impl FnOnce(&mut Recalled) -> Result<(), StoreError>,
         steering: impl FnOnce() -> Result<Option<Version>, StoreError>,
     ) -> Result<Self, StoreError> {
         match self {
-            Self::Term(term) => highest(term).map(Self::Term),
-            Self::Surveyed { read, term, .. } => {
-                Ok(Self::Surveyed { read, term: highest(term)?, steering: steering()? })
+            Self::Recalled(mut recalled) => {
+                others(&mut recalled)?;
+                Ok(Self::Recalled(recalled))
+            }
+            Self::Surveyed { read, mut recalled, .. } => {
+                others(&mut recalled)?;
+                Ok(Self::Surveyed { read, recalled, steering: steering()? })
             }
             reply @ (Self::Read(_) | Self::Version(_) | Self::Done) => Ok(reply),
         }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use baton_election::eligibility::longest_deferral;
 use baton_election::{
     Chosen, Effect, ElectionName, Elector, Eligibility, End, HIGHEST_TERM, Hint, Ineligibility, IneligibleCause, Input,
-    LeaseId, LeaseState, ModuleVersion, Now, OnDone, Op, Outcome, Plan, Random, Record, Reply, Report, RequestId,
-    Settings, Snapshot, SteeringVersion, StopReason, StoreError, Term, Time, Timing, Version, Word,
+    LeaseId, LeaseState, ModuleVersion, Now, OnDone, Op, Outcome, Plan, Random, Recalled, Record, Reply, Report,
+    RequestId, Settings, Snapshot, SteeringVersion, StopReason, StoreError, Term, Time, Timing, Version, Word,
 };
 
 const D: Duration = Duration::from_secs(15);
@@ -27,7 +27,7 @@ fn released_lease_is_acquired_at_once_with_next_term() {
     // Both times count from the moment the acquire was sent, not from the answer to the acquire or from the write.
     let (deadline, abort_at) = (scene.sent + D * 8 / 10, scene.sent + D * 93 / 100);
     let started = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
-    assert_eq!(started, [Effect::Start { term: 7, version: module(0), deadline, abort_at }]);
+    assert_eq!(started, [Effect::Start { term: 7, version: module(0), run: None, deadline, abort_at }]);
 }
 
 #[test]
@@ -584,7 +584,7 @@ fn note_keeps_its_term_when_later_lease_length_is_unknown() {
         effects = match scene.pending {
             Some(_) if scene.asked_to_recall => {
                 is_told = true;
-                scene.answer(Ok(Reply::Term(9)))
+                scene.answer(Ok(Reply::Recalled(recalled(9))))
             }
             Some(_) if scene.asked_to_read => scene.answer(Ok(Reply::Read(held("v1", of_another.clone())))),
             Some(_) if scene.asked_to_write => scene.answer(Err(unknown())),
@@ -1405,7 +1405,10 @@ fn record_with_lower_term_does_not_prove_release() {
 
         // If the record does not contain the latest term, the length of that term's lease is unknown.
         let mut scene = Scene::new();
-        assert!(matches!(only_request(&scene.reads_and_recalls(older(), Ok(Reply::Term(5)))), Op::Acquire { .. }));
+        assert!(matches!(
+            only_request(&scene.reads_and_recalls(older(), Ok(Reply::Recalled(recalled(5))))),
+            Op::Acquire { .. }
+        ));
         let acquired = scene.now;
         scene.answer(Ok(Reply::Done));
         assert_eq!(scene.run_until_written().term, 6);
@@ -1423,7 +1426,7 @@ fn election_is_new_only_if_nothing_names_a_term() {
     assert_eq!(written_term(&scene.answer(Ok(Reply::Done))), Some(1));
 
     let mut scene = Scene::new();
-    let created = scene.reads_and_recalls(Snapshot::Nothing, Ok(Reply::Term(7)));
+    let created = scene.reads_and_recalls(Snapshot::Nothing, Ok(Reply::Recalled(recalled(7))));
     let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
     assert_eq!((record.term, record.lease, record.released), (7, SECOND * 60, false));
     scene.answer(Ok(Reply::Version(Version("v1".to_string()))));
@@ -1568,7 +1571,7 @@ fn lease_is_shortened_to_d_before_term_begins() {
         let mut effects = loop {
             let effects = match scene.pending {
                 Some(_) if scene.asked_to_write => scene.answer(Ok(Reply::Version(Version("v2".to_string())))),
-                Some(_) if scene.asked_to_recall => scene.answer(Ok(Reply::Term(3))),
+                Some(_) if scene.asked_to_recall => scene.answer(Ok(Reply::Recalled(recalled(3)))),
                 Some(_) => scene.answer(Ok(Reply::Done)),
                 None => scene.wakes(),
             };
@@ -1723,13 +1726,13 @@ fn refused_reclaim_waits_for_expiry() {
 #[test]
 fn lease_is_reclaimed_only_if_nothing_is_unclear() {
     let of = |change: fn(Record) -> Record| Some(change(record(6, "this")));
-    let known = || Ok(Reply::Term(0));
+    let known = || Ok(Reply::Recalled(recalled(0)));
     for (what, record, recalled) in [
         ("no record", None, known()),
         ("it waited for another", of(|record| Record { node: None, ..record }), known()),
         ("it is longer", of(|record| Record { lease: D + SECOND, ..record }), known()),
         ("it is shorter", of(|record| Record { lease: D - SECOND / 2, ..record }), known()),
-        ("a later term is named", of(|record| record), Ok(Reply::Term(8))),
+        ("a later term is named", of(|record| record), Ok(Reply::Recalled(recalled(8)))),
         ("what else is named cannot be told", of(|record| record), Err(StoreError::Misconfigured("no".to_string()))),
     ] {
         let mut scene = Scene::new();
@@ -1884,7 +1887,11 @@ impl Scene {
     /// Answers the pending read with `read`, or the pending survey with `read` and `term`.
     fn sees(&mut self, read: Snapshot, term: Term) -> Vec<Effect> {
         let is_survey = self.asked_to_survey;
-        self.answer(Ok(if is_survey { Reply::Surveyed { read, term, steering: None } } else { Reply::Read(read) }))
+        self.answer(Ok(if is_survey {
+            Reply::Surveyed { read, recalled: recalled(term), steering: None }
+        } else {
+            Reply::Read(read)
+        }))
     }
 }
 
@@ -2085,7 +2092,7 @@ fn given_up_lease_is_left_alone_after_unclear_or_unsent_try() {
     let unclear = |scene: &mut Scene| {
         let recalls = scene.answer(Ok(Reply::Read(marked(LeaseState::Held))));
         assert_eq!(only_request(&recalls), Op::Recall);
-        assert_eq!(scene.answer(Ok(Reply::Term(7))), [], "it is lower than what else is named");
+        assert_eq!(scene.answer(Ok(Reply::Recalled(recalled(7)))), [], "it is lower than what else is named");
     };
     let unwanted = |scene: &mut Scene| {
         scene.acquires(marked(LeaseState::Held));
@@ -2299,7 +2306,7 @@ fn election_name_has_1_to_63_safe_characters() {
 #[test]
 fn snapshot_names_terms_up_to_its_record() {
     let read = object(LeaseState::Held, Some(record(6, "other")));
-    assert!(read.names(5) && read.names(6) && !read.names(7) && !Snapshot::Nothing.names(1));
+    assert!(read.covers(&recalled(5)) && !read.covers(&recalled(7)) && !Snapshot::Nothing.covers(&recalled(1)));
 }
 
 // ---- eligibility ----
@@ -2470,7 +2477,7 @@ fn survey_counts_only_under_known_steering() {
         let asked = scene.input(Input::Hint(Hint::GivesUp { from, place: Some(0) }));
         assert_eq!(only_request(&asked), Op::Survey);
         let read = marked(LeaseState::Held);
-        let surveyed = scene.answer(Ok(Reply::Surveyed { read, term: 6, steering: Some(version("s2")) }));
+        let surveyed = scene.answer(Ok(Reply::Surveyed { read, recalled: recalled(6), steering: Some(version("s2")) }));
         let next = if surveyed.is_empty() { scene.wakes() } else { surveyed };
         assert_eq!(matches!(only_request(&next), Op::Acquire { .. }), counts, "{next:?}");
         assert!(counts || only_request(&next) == Op::Read, "{next:?}");
@@ -2553,6 +2560,7 @@ impl Scene {
             pause: SECOND * 10,
             on_done,
             probation: SECOND * 30,
+            schedule: None,
         };
         // Multiples of the golden ratio are spread evenly over all numbers of 64 bits.
         let spread = |state: &mut [u8; 32]| {
@@ -2693,7 +2701,7 @@ impl Scene {
     /// Makes a standby read the snapshot, and returns the effects. If the standby sends a recall, the answer is that
     /// the store contains no term.
     fn reads(&mut self, snapshot: Snapshot) -> Vec<Effect> {
-        self.reads_and_recalls(snapshot, Ok(Reply::Term(0)))
+        self.reads_and_recalls(snapshot, Ok(Reply::Recalled(recalled(0))))
     }
 
     /// Makes a standby read the snapshot, and returns the effects. If the standby sends a recall, the answer is
@@ -2703,8 +2711,8 @@ impl Scene {
             self.wakes();
         }
         if self.asked_to_survey {
-            if let Ok(Reply::Term(term)) = recalled {
-                return self.answer(Ok(Reply::Surveyed { read: snapshot, term, steering: None }));
+            if let Ok(Reply::Recalled(recalled)) = recalled {
+                return self.answer(Ok(Reply::Surveyed { read: snapshot, recalled, steering: None }));
             }
             self.answer(recalled.clone());
         }
@@ -2740,7 +2748,9 @@ impl Scene {
     fn goes_on(&mut self) -> Vec<Effect> {
         match self.pending {
             Some(_) if self.asked_to_write => self.answer(Ok(Reply::Version(Version("v2".to_string())))),
-            Some(_) if self.asked_to_recall => self.answer(self.recalled.clone().map(Reply::Term)),
+            Some(_) if self.asked_to_recall => {
+                self.answer(self.recalled.clone().map(|term| Reply::Recalled(recalled(term))))
+            }
             Some(_) => self.answer(Ok(Reply::Done)),
             None => self.wakes(),
         }
@@ -2775,7 +2785,7 @@ fn freed(record: Record) -> Snapshot {
     Snapshot::Object { lease: LeaseState::Free, version: Version("v1".to_string()), record: Some(record) }
 }
 
-/// A snapshot that the holder of the lease reads.
+/// A snapshot of a held lease, as its holder reads it.
 fn held(version: &str, record: Record) -> Snapshot {
     Snapshot::Object { lease: LeaseState::Held, version: Version(version.to_string()), record: Some(record) }
 }
@@ -2792,6 +2802,7 @@ fn record(term: Term, node: &str) -> Record {
         failures: 0,
         released: false,
         paused_until: None,
+        progress: None,
     }
 }
 
@@ -2804,8 +2815,13 @@ fn module(number: u64) -> ModuleVersion {
     ModuleVersion { digest: format!("sha256:{number}"), serial: number }
 }
 
+/// The answer to a recall that finds no progress.
+fn recalled(term: Term) -> Recalled {
+    Recalled { term, progress: None }
+}
+
 fn plan(number: u64, fallback: Option<u64>) -> Plan {
-    Plan { module: Some(module(number)), fallback: fallback.map(module) }
+    Plan { module: Some(module(number)), fallback: fallback.map(module), interrupts_run: false }
 }
 
 fn unknown() -> StoreError {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use baton_base::clock::{rfc3339, wall};
 use baton_base::jitter::doubled;
-use baton_election::{ElectionName, StoreError, Term};
+use baton_election::{ElectionName, Progress, Recalled, StoreError};
 use baton_store::{
     AnnouncedPeer, Announcement, Digest, Labels, LeaseStore, ModuleStore as _, ObjectStore, withdraw, withdraw_gone,
 };
@@ -70,9 +70,8 @@ pub(crate) struct Announcer {
 struct Announced {
     /// The last announcement, as [`Announcer::announcement`] returned it.
     said: Option<Announcement>,
-    /// The highest term that this node has announced, in any incarnation. `None` until the stored announcement has
-    /// been read.
-    named: Option<Term>,
+    /// The facts that this node has announced, in any incarnation. `None` until the stored announcement has been read.
+    named: Option<Recalled>,
     /// Time of the next announcement if nothing changes.
     again: Instant,
     failures: u32,
@@ -81,7 +80,7 @@ struct Announced {
 }
 
 struct AnnouncementResult {
-    named: Term,
+    named: Recalled,
     /// Incarnation of another host with the same id, if the stored announcement was from that host.
     duplicate: Option<String>,
 }
@@ -142,7 +141,7 @@ impl Announcer {
             let wait = announced.said.as_ref().and_then(|said| {
                 // At shutdown, this node soon withdraws its announcement. Another update would only compete with the
                 // successor's requests to the store.
-                let waits_for_end = view.is_leaving && said.term == next.term;
+                let waits_for_end = view.is_leaving && said.recalled() == next.recalled();
                 outdated_after(said, &next).filter(|_| !waits_for_end)
             });
             news = wait.map(|wait| news.map_or(now + wait, |news| news.min(now + wait)));
@@ -167,6 +166,7 @@ impl Announcer {
         Announcement {
             at: String::new(),
             term: view.term,
+            progress: text_of(view.progress.as_deref()),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             steered: view.steered.clone(),
             ineligible: view.ineligible.map(str::to_owned),
@@ -191,7 +191,7 @@ impl Announcer {
             duplicate: duplicate.map(|(duplicate, _)| duplicate.clone()),
             ..announcement
         };
-        let said = say(Arc::clone(&self.store), self.election.clone(), announcement, announced.named);
+        let said = say(Arc::clone(&self.store), self.election.clone(), announcement, announced.named.clone());
         async {
             timeout(TRY, said).await.unwrap_or_else(|_| Err(StoreError::Unknown(format!("no response within {TRY:?}"))))
         }
@@ -213,13 +213,16 @@ impl Announcer {
         // If this incarnation has announced nothing, leave an earlier incarnation's announcement in the store. That
         // announcement may be the only record of a term.
         let (Some(named), Some(said)) = (announced.named, announced.said) else { return };
-        let known = named.max(said.term).max(self.views.borrow().term);
+        let mut known = named.clone();
+        known.merge(&said.recalled());
+        known.merge(&self.views.borrow().recalled());
         // If this fails, the announcement stays in the store, but its age will show that the node has exited.
-        let is_taken_back = withdraw(&*self.leases, &*self.store, &self.election, node, known).await;
-        if matches!(is_taken_back, Ok(false)) && (known > named || said.runs.is_some()) {
+        let is_taken_back = withdraw(&*self.leases, &*self.store, &self.election, node, &known).await;
+        if matches!(is_taken_back, Ok(false)) && (known != named || said.runs.is_some()) {
             // The node is shutting down: it no longer holds modules or runs an instance.
             let announcement = Announcement {
-                term: known,
+                term: known.term,
+                progress: text_of(known.progress.as_deref()),
                 version: said.version,
                 labels: said.labels,
                 ..Announcement::now(node, incarnation, &self.source, Vec::new(), None)
@@ -271,25 +274,33 @@ fn outdated_after(said: &Announcement, next: &Announcement) -> Option<Duration> 
     (said != next).then(|| if differs_only_in_link() { LINK_AFTER } else { NEWS_AFTER })
 }
 
-/// Writes an announcement. The written term is at least `named`, the highest term that this node has announced before.
-/// Reads the previous announcement first. That announcement may be the only record of a term, and may come from another
-/// host with this id.
+/// Writes an announcement, which also contains the facts `named` that this node has announced before. Reads the
+/// previous announcement first. That announcement may be the only record of a term, and may come from another host with
+/// this id.
 async fn say(
     store: Arc<dyn ObjectStore>,
     election: ElectionName,
     mut announcement: Announcement,
-    named: Option<Term>,
+    named: Option<Recalled>,
 ) -> Result<AnnouncementResult, StoreError> {
     let before = store.announced(&election, &announcement.node).await?;
     let before = before.and_then(|content| Announcement::decode(&content));
     let other = before.as_ref().map(|before| &before.incarnation).filter(|other| **other != announcement.incarnation);
-    let duplicate = named.and(other).cloned();
+    let duplicate = named.as_ref().and(other).cloned();
     announcement.duplicate = duplicate.clone().or(announcement.duplicate);
-    // Another host with this id may be the only one that knows a higher term.
-    let named = named.unwrap_or(0).max(before.map_or(0, |before| before.term));
-    announcement.term = announcement.term.max(named);
+    // Keep the facts in the stored announcement: another host with this id may have announced a higher term that no
+    // other node knows.
+    let mut named = named.unwrap_or_default();
+    before.iter().for_each(|before| named.merge(&before.recalled()));
+    named.merge(&announcement.recalled());
+    announcement.term = named.term;
+    announcement.progress = text_of(named.progress.as_deref());
     store.announce(&election, &announcement.node, announcement.encode()).await?;
-    Ok(AnnouncementResult { named: announcement.term, duplicate })
+    Ok(AnnouncementResult { named, duplicate })
+}
+
+fn text_of(progress: Option<&Progress>) -> String {
+    progress.map(Progress::to_string).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -298,6 +309,8 @@ mod tests {
     use baton_store::MemoryStore;
     use baton_store::memory::Fault;
     use tokio::task::JoinHandle;
+
+    use baton_election::Term;
 
     use super::*;
     use crate::node::NodeId;

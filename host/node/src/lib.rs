@@ -20,6 +20,7 @@ pub mod maintenance;
 pub mod node;
 pub mod node_announcement;
 pub mod random;
+pub mod schedule;
 pub mod steering;
 pub mod supervisor;
 pub mod telemetry;

@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use baton_election::{LeaseState, Outcome, Record, Reply, Report, Snapshot, StoreError, Term, Time};
+use baton_election::{
+    LeaseState, Outcome, Progress, Recalled, Record, Reply, Report, Snapshot, StoreError, Term, Time,
+};
 use baton_store::{AnnouncedLink, Digest};
 
 /// A node's view of one election, after its supervisor has handled an input.
@@ -13,6 +15,8 @@ use baton_store::{AnnouncedLink, Digest};
 pub struct NodeView {
     /// The highest term seen so far; 0 before the first one.
     pub term: Term,
+    /// The progress of the election's scheduled runs, as far as this node knows.
+    pub progress: Option<Box<Progress>>,
     /// The leader, if this node knows it.
     pub leader: Option<String>,
     /// The deadline, while this node holds the lease.
@@ -69,6 +73,11 @@ impl NodeView {
     pub fn leads(&self, now: Time) -> Option<(Term, Duration)> {
         let left = self.deadline?.since(now);
         self.leads.filter(|_| left > Duration::ZERO).map(|term| (term, left))
+    }
+
+    /// The facts that this node announces, because they must survive a deleted record.
+    pub(crate) fn recalled(&self) -> Recalled {
+        Recalled { term: self.term, progress: self.progress.clone() }
     }
 
     /// Updates the view from a response from the store.

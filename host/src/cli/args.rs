@@ -78,10 +78,11 @@ Example:
     /// Check whether a component would run here and, if not, show why
     ///
     /// Compiles the component as a node does: in a separate process, with limits on memory and time. Exits with 0 if
-    /// the component would run, or with 1 if not.
+    /// the component would run, or with 1 if not. With a schedule, also shows the next five runs.
     #[command(after_help = "\
 Example:
-  baton check coordinator.wasm")]
+  baton check coordinator.wasm
+  baton check report.wasm --schedule \"0 2 * * *\" --time-zone Europe/Berlin")]
     Check {
         /// Component file
         #[arg(value_hint = clap::ValueHint::FilePath)]
@@ -641,7 +642,7 @@ pub(super) struct CheckFlags;
 
 impl Selection for CheckFlags {
     fn takes(key: Key) -> bool {
-        [Key::Config, Key::CompileTimeout].contains(&key)
+        [Key::Config, Key::CompileTimeout, Key::Schedule, Key::TimeZone].contains(&key)
     }
 }
 

@@ -6,13 +6,28 @@ use std::io;
 use super::{columns, print, print_json};
 use baton_base::escape::escape;
 use baton_runtime::{Inspection, ModuleKind, Wrapped};
+use serde::Serialize;
 
-/// Prints the inspection of a module, as a JSON object or as human-readable text.
+/// Prints the inspection of a module and the next scheduled runs, as a JSON object or as human-readable text.
 ///
 /// # Errors
 /// As for [`print()`].
-pub fn print_inspection(found: &Inspection, json: bool) -> io::Result<()> {
-    if json { print_json(found) } else { print(&(Text(found).to_string().trim_end().to_owned() + "\n")) }
+pub fn print_inspection(found: &Inspection, next_runs: &[String], json: bool) -> io::Result<()> {
+    if json {
+        return print_json(&WithRuns { found, next_runs });
+    }
+    let runs: String = next_runs.iter().map(|run| format!("  next run at {run}\n")).collect();
+    print(&(Text(found).to_string().trim_end().to_owned() + "\n" + &runs))
+}
+
+/// The JSON object. The keys are a public interface.
+#[derive(Serialize)]
+struct WithRuns<'a> {
+    #[serde(flatten)]
+    found: &'a Inspection,
+    /// The next runs in the schedule's time zone (RFC 3339); omitted without a schedule.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    next_runs: &'a [String],
 }
 
 struct Text<'a>(&'a Inspection);

@@ -39,11 +39,13 @@ pub use modules::print_modules;
 pub use nodes::{NodeStatusRow, print_nodes};
 pub use print::{columns, print, print_bytes, print_error, print_json, print_on, print_value, say};
 pub use progress::Progress;
-pub use status::{LeaseLabel, StatusRow, SuspendedRow, print_again, print_status};
+pub use status::{LeaseLabel, ScheduleRow, StatusRow, SuspendedRow, print_again, print_status};
 pub use steering::Steer;
 pub use tone::{Tone, print_styled, table};
 
-use crate::config::{self, Config, ConfigError, DoctorSettings, Environment, Key, Layer, removed, renamed};
+use crate::config::{
+    self, CheckSettings, Config, ConfigError, DoctorSettings, Environment, Key, Layer, removed, renamed,
+};
 use args::{Arguments, Subcommand};
 use baton_base::address::without_user;
 use baton_base::escape::{escape, escape_lines};
@@ -92,8 +94,8 @@ pub enum Command {
     Check {
         /// The component's file.
         module: PathBuf,
-        /// Maximum CPU time for compiling the component.
-        compile_timeout: Duration,
+        /// The settings of the check.
+        settings: CheckSettings,
         /// Print JSON.
         json: bool,
     },
@@ -189,7 +191,7 @@ pub enum Command {
 pub struct Doctor {
     /// The settings of the store and the machine.
     pub examined: DoctorSettings,
-    /// File of a component to check, if any.
+    /// Component file to check, if any.
     pub module: Option<PathBuf>,
     /// True to skip the checks that wait for a lease to expire.
     pub quick: bool,
@@ -380,7 +382,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
         }
         Subcommand::Check { module, flags, output } => Command::Check {
             module: module_argument(module)?,
-            compile_timeout: config::resolve_compile_timeout(&flags.layer()?, around)?,
+            settings: config::resolve_check(&flags.layer()?, around)?,
             json: output.is_json(),
         },
         Subcommand::Doctor(doctor) => Command::Doctor(Box::new(doctor.command(around)?)),

@@ -163,6 +163,7 @@ mod tests {
             failures: 0,
             released: false,
             paused_until: None,
+            progress: None,
         };
         let version = Version(String::new());
         let snapshot = Snapshot::Object { lease: LeaseState::Held, version, record: Some(record) };
@@ -238,6 +239,7 @@ suspended since 2026-11-21T12:00:10Z by ann@desk\\u{1b}[2J: maintenance
             failures: 0,
             released: false,
             paused_until: None,
+            progress: None,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use baton_election::{ElectionName, LeaseState, Outcome, Snapshot, Term};
+use baton_election::{ElectionName, LeaseState, Outcome, Progress, Snapshot, Term};
 use serde::{Serialize, Serializer};
 
 use super::nodes::in_one_cell;
@@ -11,8 +11,9 @@ use super::print::{print_error, print_json, print_json_again, to_the_second};
 use super::progress::moves_its_cursor;
 use super::tone::{Tone, on_stdout, print_drawing, print_styled, table};
 use crate::config::ConfigError;
-use baton_base::clock::rfc3339;
+use baton_base::clock::{rfc3339, rfc3339_seconds, wall};
 use baton_base::escape::{escape, escape_lines};
+use baton_node::schedule::next_run;
 use baton_runtime::{InstanceUsage, LimitUsage};
 use baton_store::steering::CommandOrigin;
 use baton_store::{Digest, Labels, StoreUrl};
@@ -97,6 +98,8 @@ pub struct StatusRow {
     pub outcome: Option<String>,
     /// Number of consecutive terms that failed, across all nodes; `None` if the store has no record.
     pub failures: Option<u32>,
+    /// The scheduled runs; `None` if the election has no schedule.
+    pub schedule: Option<ScheduleRow>,
     /// The suspension; `None` if the election is not suspended, or if the steering object cannot be read.
     pub suspended: Option<SuspendedRow>,
     /// The node's labels; empty if the node has announced none.
@@ -105,6 +108,44 @@ pub struct StatusRow {
     /// user's hosts.
     #[serde(rename = "usage")]
     pub in_use: Option<InstanceUsage>,
+}
+
+/// The scheduled runs of an election. The JSON keys are a public interface.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ScheduleRow {
+    /// The pattern and the time zone.
+    pub schedule: String,
+    /// Due time of the next run (RFC 3339), also of a run that is under way or missed.
+    pub next: Option<String>,
+    /// True if the run of `next` has begun and is not completed.
+    pub begun: bool,
+    /// Due time of the last completed run (RFC 3339), if any.
+    pub last_completed: Option<String>,
+}
+
+impl ScheduleRow {
+    fn of(progress: &Progress, now: Duration) -> Option<Self> {
+        if progress.schedule.is_empty() {
+            return None;
+        }
+        Some(Self {
+            schedule: progress.schedule.clone(),
+            next: next_run(progress, now).map(rfc3339_seconds),
+            begun: progress.unfinished().is_some(),
+            last_completed: progress.last_completed().map(rfc3339_seconds),
+        })
+    }
+
+    fn text(&self) -> String {
+        let Self { schedule, next, begun, last_completed } = self;
+        let last =
+            last_completed.as_ref().map_or("no run completed yet".to_owned(), |last| format!("last completed: {last}"));
+        match next {
+            Some(due) if *begun => format!("carries out the run of {due}; {last}; schedule {schedule}"),
+            Some(due) => format!("runs next at {due}; {last}; schedule {schedule}"),
+            None => format!("has no further run; {last}; schedule {schedule}"),
+        }
+    }
 }
 
 /// A suspension: no node leads until the election is resumed. The JSON keys are a public interface.
@@ -144,6 +185,7 @@ impl StatusRow {
                 module: None,
                 outcome: None,
                 failures: None,
+                schedule: None,
                 suspended: None,
                 labels: Labels::default(),
                 in_use: None,
@@ -159,6 +201,7 @@ impl StatusRow {
                 module: record.module,
                 outcome: record.outcome.map(|Outcome::Done| "done".to_string()),
                 failures: Some(record.failures),
+                schedule: record.progress.and_then(|progress| ScheduleRow::of(&progress, wall())),
                 suspended: None,
                 labels: Labels::default(),
                 in_use: None,
@@ -272,6 +315,9 @@ fn text(rows: &[StatusRow]) -> String {
                 escape(&(by.clone() + &why))
             ));
         }
+        if let Some(schedule) = &row.schedule {
+            text.push_str(&format!("\n{} {}\n", row.election, escape(&schedule.text())));
+        }
         if let Some(in_use) = &row.in_use {
             text.push_str(&format!("\n{} uses {}\n", escape(&row.election), used(in_use)));
         }
@@ -335,6 +381,7 @@ mod tests {
                 module: Some(format!("sha256:{}", "ab".repeat(32))),
                 outcome: None,
                 failures: Some(3),
+                schedule: None,
                 suspended: Some(SuspendedRow {
                     by: "ann@desk".to_string(),
                     at: "2024-02-29T12:00:00Z".to_string(),
@@ -352,6 +399,7 @@ mod tests {
                 module: None,
                 outcome: Some("done".to_string()),
                 failures: None,
+                schedule: None,
                 suspended: None,
                 labels: Labels::default(),
                 in_use: None,
@@ -386,6 +434,7 @@ mod tests {
             failures: 0,
             released: false,
             paused_until: None,
+            progress: None,
         };
         let of = |lease, record| {
             let version = baton_election::Version(String::new());
@@ -405,6 +454,7 @@ mod tests {
                 module: Some("sha256:ab".to_string()),
                 outcome: Some("done".to_string()),
                 failures: Some(0),
+                schedule: None,
                 suspended: None,
                 labels: Labels::default(),
                 in_use: None,
@@ -418,7 +468,7 @@ mod tests {
         assert_eq!(
             serde_json::to_string(&rows()).unwrap(),
             format!(
-                r#"[{{"election":"heartbeat","lease":"held","term":7,"node":"web-3\u001b[2J","since":"2024-02-29T12:34:56.000042Z","module":"sha256:{digest}","outcome":null,"failures":3,"suspended":{{"by":"ann@desk","at":"2024-02-29T12:00:00Z","reason":"\u001b[2J"}},"labels":{{"zone":"west"}},"usage":null}},{{"election":"x","lease":"outside","term":null,"node":null,"since":null,"module":null,"outcome":"done","failures":null,"suspended":null,"labels":{{}},"usage":null}}]"#
+                r#"[{{"election":"heartbeat","lease":"held","term":7,"node":"web-3\u001b[2J","since":"2024-02-29T12:34:56.000042Z","module":"sha256:{digest}","outcome":null,"failures":3,"schedule":null,"suspended":{{"by":"ann@desk","at":"2024-02-29T12:00:00Z","reason":"\u001b[2J"}},"labels":{{"zone":"west"}},"usage":null}},{{"election":"x","lease":"outside","term":null,"node":null,"since":null,"module":null,"outcome":"done","failures":null,"schedule":null,"suspended":null,"labels":{{}},"usage":null}}]"#
             )
         );
     }

@@ -31,8 +31,11 @@ use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 
 use crate::cli::{self, Command, Progress, WRONG_CONFIGURATION};
+use crate::config::CheckSettings;
+use baton_base::clock::wall;
 use baton_base::escape::escape;
 use baton_modules::{Compiler, PrepareError, compile_for_parent};
+use baton_node::schedule::{due_times, local_time};
 use baton_runtime::{Inspection, make_runners, read_module, run_instance};
 use baton_store::{ANNOUNCEMENTS_AT_ONCE, LeaseStore, ModuleStore as _, ObjectStore, Store, StoreUrl};
 pub use complete::{elections as complete_elections, nodes as complete_nodes};
@@ -57,7 +60,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::Status { election, store, json, watch } => block_on(status::status(election, &store, json, watch)),
         Command::History { election, store, limit, json } => block_on(history::history(&election, &store, limit, json)),
         Command::Stream(args) => block_on(follow::follow(&args)),
-        Command::Check { module, compile_timeout, json } => block_on(check(&module, compile_timeout, json)),
+        Command::Check { module, settings, json } => block_on(check(&module, &settings, json)),
         Command::Doctor(command) => block_on(doctor::doctor(&command)),
         Command::Push(command) => block_on(push::push(&command)),
         Command::Modules { election, store, json } => block_on(modules::modules(&election, &store, json)),
@@ -110,8 +113,8 @@ fn manuals(folder: &Path) -> anyhow::Result<ExitCode> {
     printed(cli::print(&format!("the manual pages are in {}\n", folder.display())))
 }
 
-async fn check(module: &Path, compile_timeout: Duration, json: bool) -> anyhow::Result<ExitCode> {
-    let inspection = match inspect(module, compile_timeout).await {
+async fn check(module: &Path, settings: &CheckSettings, json: bool) -> anyhow::Result<ExitCode> {
+    let inspection = match inspect(module, settings.compile_timeout).await {
         Ok((inspection, _)) => inspection,
         // Print the error to stdout, because callers that request JSON read stdout.
         Err(error) if json => {
@@ -122,7 +125,11 @@ async fn check(module: &Path, compile_timeout: Duration, json: bool) -> anyhow::
         }
         Err(error) => return Err(error),
     };
-    cli::print_inspection(&inspection, json)?;
+    let next_runs = settings.schedule.iter().flat_map(|schedule| {
+        let due = due_times(schedule, wall()).take(5);
+        due.map(|due| local_time(schedule, due)).collect::<Vec<_>>()
+    });
+    cli::print_inspection(&inspection, &next_runs.collect::<Vec<_>>(), json)?;
     Ok(if inspection.runs { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -170,9 +170,11 @@ impl Pruner<'_> {
             if !is_gone {
                 in_use.extend(announcement.runs);
             } else if !self.dry_run {
-                patiently(TRIES, async || withdraw(self.store, self.store, election, &node, announcement.term).await)
-                    .await
-                    .with_context(|| format!("cannot withdraw the announcement of {node}"))?;
+                patiently(TRIES, async || {
+                    withdraw(self.store, self.store, election, &node, &announcement.recalled()).await
+                })
+                .await
+                .with_context(|| format!("cannot withdraw the announcement of {node}"))?;
             }
         }
         Ok(in_use)
@@ -414,6 +416,7 @@ mod tests {
             failures: 0,
             released: true,
             paused_until: None,
+            progress: None,
         };
         bench.store.request(&ElectionName::new("one").unwrap(), Op::Create { record }).await.unwrap();
         bench.prune(&[], 1, false).await.unwrap();

@@ -35,7 +35,7 @@ const SENDINGS: u32 = 3;
 pub(super) async fn push(push: &Push) -> anyhow::Result<ExitCode> {
     let (inspection, module) = inspect(&push.module, push.compile_timeout).await?;
     if !inspection.runs {
-        cli::print_inspection(&inspection, false)?;
+        cli::print_inspection(&inspection, &[], false)?;
         return Ok(ExitCode::FAILURE);
     }
     let signature = signature(push)?;

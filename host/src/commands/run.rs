@@ -287,7 +287,7 @@ struct Ends {
     max_links: usize,
 }
 
-/// A host process, whose settings have been checked.
+/// A host process with checked settings.
 struct Host<'a> {
     config: &'a Config,
     workshop: Option<&'a Workshop>,
@@ -530,6 +530,7 @@ impl Host<'_> {
             pause: coordinator.pause,
             on_done: coordinator.on_done,
             probation: coordinator.probation,
+            schedule: coordinator.schedule.clone(),
             stall_after: coordinator.stall_after,
             priority: coordinator.priority,
             // `baton dev` has no other node to hand over to.

@@ -38,16 +38,15 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use baton_election::OnDone;
-use baton_election::{ElectionName, Timing};
+use baton_election::{ElectionName, OnDone, Schedule, Timing};
 
 pub use environment::Environment;
 pub use layer::{Layer, Origin};
 pub use misspelt::Misspelt;
 pub use path_isolation::TrustedPath;
 pub use resolve::{
-    DoctorSettings, resolve, resolve_compile_timeout, resolve_examined, resolve_store, resolve_store_and_token,
-    resolve_store_to_fill,
+    CheckSettings, DoctorSettings, resolve, resolve_check, resolve_compile_timeout, resolve_examined, resolve_store,
+    resolve_store_and_token, resolve_store_to_fill,
 };
 pub use settings::{Key, Setting};
 pub(crate) use settings::{Shape, removed, renamed};
@@ -146,6 +145,8 @@ pub struct Coordinator {
     pub pause: Duration,
     /// The action to take after an instance has finished.
     pub on_done: OnDone,
+    /// The schedule of the runs, if any.
+    pub schedule: Option<Schedule>,
     /// Maximum time between an instance's start and its first progress report, and between two progress reports; `None`
     /// for no limit.
     pub stall_after: Option<Duration>,

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use baton_election::{ElectionName, Timing, TimingError};
+use baton_election::{ElectionName, OnDone, Schedule, Timing, TimingError};
 
 use super::file::{self, DEFAULT_FILE, FileLayers};
 use super::layer::SourcedText;
@@ -186,6 +186,27 @@ pub fn resolve_compile_timeout(flags: &Layer, around: &Environment) -> Result<Du
     compile_timeout(&mut Resolver::new(vec![flags, &sources.variables, &sources.file.global], &mut Vec::new()))
 }
 
+/// The settings of `baton check`.
+#[derive(Clone, Debug)]
+pub struct CheckSettings {
+    /// Maximum CPU time for compiling a module.
+    pub compile_timeout: Duration,
+    /// The schedule whose next runs to show, if any.
+    pub schedule: Option<Schedule>,
+}
+
+/// Resolves the settings of `baton check`.
+///
+/// # Errors
+/// [`ConfigError`] for the first error.
+pub fn resolve_check(flags: &Layer, around: &Environment) -> Result<CheckSettings, ConfigError> {
+    let sources = Sources::read(flags, around)?;
+    let mut rows = Vec::new();
+    let mut own = Resolver::new(vec![flags, &sources.variables, &sources.file.global], &mut rows);
+    let schedule = schedule(&mut own)?;
+    Ok(CheckSettings { compile_timeout: compile_timeout(&mut own)?, schedule })
+}
+
 /// The settings that `baton doctor` examines.
 #[derive(Clone, Debug)]
 pub struct DoctorSettings {
@@ -335,9 +356,15 @@ fn coordinator(
     let (lease, lease_origin) = lease(&mut own)?;
     let mut duration = |key| own.get(key, value::duration, value::show_duration);
     let (grace, _) = duration(Key::Grace)?;
-    let (pause, _) = duration(Key::RestartDelay)?;
+    let (pause, pause_origin) = duration(Key::RestartDelay)?;
     let (probation, _) = duration(Key::Probation)?;
-    let (on_done, _) = own.get(Key::Restart, value::restart, value::show_restart)?;
+    let (on_done, restart_origin) = own.get(Key::Restart, value::restart, value::show_restart)?;
+    let schedule = schedule(&mut own)?;
+    if schedule.is_some() {
+        suits_schedule(on_done, &restart_origin, &pause_origin)?;
+    }
+    // Between scheduled runs, the schedule alone decides how long to wait.
+    let pause = if schedule.is_some() { Duration::ZERO } else { pause };
     let (stall_after, _) = own.optional(Key::StallAfter, value::stall, value::show_duration)?;
     let (pins, _) = own.get(Key::Pin, value::digests, |pins| value::show_digests(pins))?;
     let (trust, _) = own.get(Key::Trust, value::files, |files| value::show_files(files))?;
@@ -367,6 +394,7 @@ fn coordinator(
         timing,
         pause,
         on_done,
+        schedule,
         stall_after,
         probation,
         pins,
@@ -384,6 +412,19 @@ fn coordinator(
         max_requests,
     };
     Ok((coordinator, election_origin))
+}
+
+/// Checks that the settings for runs without a schedule are not set.
+fn suits_schedule(on_done: OnDone, restart_origin: &Origin, pause_origin: &Origin) -> Result<(), ConfigError> {
+    if on_done == OnDone::Finish {
+        let problem = "a coordinator with a schedule runs at each due time: remove `restart`, or remove `schedule`";
+        return Err(ConfigError::at(Key::Restart, restart_origin, problem));
+    }
+    if *pause_origin != Origin::Default {
+        let problem = "the schedule alone decides when a coordinator runs again: remove `restart-delay`";
+        return Err(ConfigError::at(Key::RestartDelay, pause_origin, problem));
+    }
+    Ok(())
 }
 
 /// Resolves the module and the election that it serves. Also returns the origin of the election's name.
@@ -414,6 +455,17 @@ fn module_and_election(own: &mut Resolver<'_>) -> Result<(ModuleSource, Election
         return Err(ConfigError::at(Key::Election, &election_origin, problem));
     }
     Ok((module, election, election_origin))
+}
+
+/// Resolves the schedule, the time zone and the treatment of missed runs.
+fn schedule(own: &mut Resolver<'_>) -> Result<Option<Schedule>, ConfigError> {
+    let text = |text: &str| Ok(text.trim().to_string());
+    let (pattern, origin) = own.optional(Key::Schedule, text, String::clone)?;
+    let (zone, _) = own.get(Key::TimeZone, value::time_zone, String::clone)?;
+    let (missed, _) = own.get(Key::Missed, value::missed, value::show_missed)?;
+    let Some(pattern) = pattern else { return Ok(None) };
+    let schedule = baton_node::schedule::schedule(&pattern, &zone, missed);
+    schedule.map(Some).map_err(|error| ConfigError::at(Key::Schedule, &origin, error.to_string()))
 }
 
 /// Computes the timing from the lease, the grace and the memory limit. An error names the setting to change.

@@ -224,6 +224,22 @@ settings! {
         .default("60s")
         .of_coordinator(COORDINATOR)
         .common();
+    Schedule = setting("schedule", Shape::Text, "CRON", "Times at which to run: a cron pattern, such as @daily")
+        .default("none")
+        .details(
+            "Each due time runs once in the whole fleet, and again if it is cut short. Between runs, the leader runs \
+             nothing. `restart` and `restart-delay` do not apply.",
+        )
+        .of_coordinator(COORDINATOR)
+        .common();
+    TimeZone = setting("time-zone", Shape::Text, "NAME", "Time zone of the schedule, such as Europe/Berlin")
+        .default("UTC")
+        .of_coordinator(COORDINATOR);
+    Missed = setting("missed", Shape::Text, "POLICY", "Runs that could not begin within 10 minutes: run-once or skip")
+        .default("run-once")
+        .one_of(&["run-once", "skip"])
+        .details("With run-once, the latest missed run begins as soon as a node leads. Earlier ones are dropped.")
+        .of_coordinator(COORDINATOR);
     AllowHttp = setting("allow-http", Shape::TextOrList, "URL", "Server that the coordinator may call over HTTP")
         .details(
             "Write the scheme, the host and, optionally, a port and a path prefix: https://api.example.com/v1. \

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::cli::{self, Command};
 use baton_admin::TlsFiles;
+use baton_election::Missed;
 use baton_modules::ModuleSource;
 
 struct Case {
@@ -58,7 +59,7 @@ const PINS: [&str; 4] = [
 
 /// Each setting, with one value for each place that can set it: the flag, the environment variable, the coordinator's
 /// table, and the top of the file. The last element is the default.
-const SETTINGS: [(Key, [&str; 4], &str); 33] = [
+const SETTINGS: [(Key, [&str; 4], &str); 36] = [
     (Key::Store, ["sqlite:/f", "sqlite:/v", "", "sqlite:/g"], "sqlite:HOME/.local/state/baton"),
     (Key::Create, ["true", "false", "", "true"], "false"),
     (Key::AllowWeakerIsolation, ["true", "false", "", "true"], "false"),
@@ -91,6 +92,9 @@ const SETTINGS: [(Key, [&str; 4], &str); 33] = [
     (Key::MaxMemory, ["1MiB", "2MiB", "3MiB", "1GiB"], "256MiB"),
     (Key::MaxOutput, ["1", "2", "3", "4"], "500"),
     (Key::MaxState, ["1MiB", "2MiB", "3MiB", "16KiB"], "4MiB"),
+    (Key::Schedule, ["@daily", "@hourly", "@weekly", "0 2 * * *"], "none"),
+    (Key::TimeZone, ["Asia/Tokyo", "Europe/Paris", "UTC", "Europe/Berlin"], "UTC"),
+    (Key::Missed, ["skip", "run-once", "skip", "run-once"], "run-once"),
     (Key::Module, ["f.wasm", "v.wasm", "", "HOME/g.wasm"], ""),
 ];
 
@@ -603,5 +607,26 @@ fn docs_state_the_defaults_of_settings() {
             said == is || durations[0].is_some() && durations[0] == durations[1],
             "{key:?}: {said}, and it is {is}"
         );
+    }
+}
+
+#[test]
+fn schedule_is_checked_and_replaces_other_ways_to_run_again() {
+    let read = |flags: &[&str]| Case::new("").run(&[], &[&["job.wasm"], flags].concat());
+    let schedule = |flags: &[&str]| read(flags).unwrap().coordinators[0].schedule.clone();
+    assert!(schedule(&[]).is_none());
+    let berlin = schedule(&["--schedule=0  2 * * *", "--time-zone=Europe/Berlin", "--missed=skip"]).unwrap();
+    assert_eq!((berlin.text.as_str(), berlin.missed), ("0 2 * * * Europe/Berlin", Missed::Skip));
+    assert_eq!(read(&["--schedule=@daily"]).unwrap().coordinators[0].pause, Duration::ZERO);
+    for (flags, wrong) in [
+        (["--schedule=often", ""], Key::Schedule),
+        (["--schedule=0 0 30 2 *", ""], Key::Schedule),
+        (["--time-zone=Mars", ""], Key::TimeZone),
+        (["--missed=never", ""], Key::Missed),
+        (["--schedule=@daily", "--restart=on-failure"], Key::Restart),
+        (["--schedule=@daily", "--restart-delay=5s"], Key::RestartDelay),
+    ] {
+        let flags: Vec<_> = flags.into_iter().filter(|flag| !flag.is_empty()).collect();
+        assert!(read(&flags).unwrap_err().contains(&wrong.flag()), "{flags:?}");
     }
 }

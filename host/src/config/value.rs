@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use baton_base::address::without_user;
 use baton_election::eligibility::HIGHEST_PRIORITY;
-use baton_election::{ElectionName, OnDone};
+use baton_election::{ElectionName, Missed, OnDone};
 
 use baton_admin::{AdminPlace, AdminUrl, InvalidAdminUrl};
 use baton_base::shell::quoted;
@@ -275,6 +275,27 @@ pub(super) fn show_restart(on_done: &OnDone) -> String {
     match on_done {
         OnDone::Repeat => "always",
         OnDone::Finish => "on-failure",
+    }
+    .to_string()
+}
+
+pub(super) fn time_zone(text: &str) -> Result<String, String> {
+    baton_node::schedule::check_time_zone(text.trim()).map_err(|error| error.to_string())?;
+    Ok(text.trim().to_string())
+}
+
+pub(super) fn missed(text: &str) -> Result<Missed, String> {
+    match text.trim() {
+        "run-once" => Ok(Missed::RunOnce),
+        "skip" => Ok(Missed::Skip),
+        _ => Err(format!("{text:?} is neither run-once nor skip")),
+    }
+}
+
+pub(super) fn show_missed(missed: &Missed) -> String {
+    match missed {
+        Missed::RunOnce => "run-once",
+        Missed::Skip => "skip",
     }
     .to_string()
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use baton_election::{ElectionName, Op, Reply, StoreError, Term};
+use baton_election::{ElectionName, Op, Progress, Recalled, Reply, StoreError, Term};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -49,6 +49,10 @@ pub struct Announcement {
     /// or announced no term.
     #[serde(default)]
     pub term: Term,
+    /// The progress of the election's scheduled runs, as far as the node knows, in the text form of [`Progress`]. Empty
+    /// if the election has never had a schedule.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub progress: String,
     /// The Baton version of the node's host. Empty if not announced.
     #[serde(default)]
     pub version: String,
@@ -121,6 +125,7 @@ impl Announcement {
             runs,
             labels: Labels::default(),
             term: 0,
+            progress: String::new(),
             version: String::new(),
             steered: None,
             ineligible: None,
@@ -131,6 +136,12 @@ impl Announcement {
             link: None,
             peer: None,
         }
+    }
+
+    /// The facts that must survive a deleted record.
+    #[must_use]
+    pub fn recalled(&self) -> Recalled {
+        Recalled { term: self.term, progress: self.progress.parse::<Progress>().ok().map(Box::new) }
     }
 
     /// Encodes the announcement for the store.
@@ -158,8 +169,9 @@ impl Announcement {
     }
 }
 
-/// Withdraws the announcement in which a node has published `term`, unless the announcement may be the only object that
-/// contains this term. Keeps the announcement if the record cannot be read, does not exist, or contains a lower term.
+/// Withdraws the announcement in which a node has published the facts `known`, unless the announcement may be the only
+/// object that contains them. Keeps the announcement if the record cannot be read, does not exist, or contains a lower
+/// term or less progress.
 /// Returns true if the announcement was withdrawn.
 ///
 /// # Errors
@@ -169,9 +181,9 @@ pub async fn withdraw(
     modules: &dyn ObjectStore,
     election: &ElectionName,
     node: &str,
-    term: Term,
+    known: &Recalled,
 ) -> Result<bool, StoreError> {
-    if !may_withdraw(leases, election, term).await {
+    if !may_withdraw(leases, election, known).await {
         return Ok(false);
     }
     modules.withdraw(election, node).await?;
@@ -204,13 +216,15 @@ pub async fn withdraw_gone(
         let PlainObject::Announcement(_, node) = &listed.object else { continue };
         let content = modules.announced(election, node).await?;
         let announcement = content.and_then(|content| Announcement::decode(&content));
-        announced.extend(announcement.and_then(|announcement| Some((announcement.when()?, listed, announcement.term))));
+        announced.extend(
+            announcement.and_then(|announcement| Some((announcement.when()?, listed, announcement.recalled()))),
+        );
     }
     let newest_said = announced.iter().map(|(at, ..)| *at).max();
     let mut withdrawn = 0;
-    for (at, Listed { object, put, .. }, term) in announced {
+    for (at, Listed { object, put, .. }, known) in announced {
         let is_gone = put.is_some() || newest_said.is_some_and(|newest| newest - at > GONE);
-        if is_gone && may_withdraw(leases, election, term).await {
+        if is_gone && may_withdraw(leases, election, &known).await {
             // The condition `put` makes the store keep the announcement if the node has announced itself again in the
             // meantime.
             withdrawn += usize::from(modules.remove(&object, put).await?);
@@ -219,9 +233,10 @@ pub async fn withdraw_gone(
     Ok(withdrawn)
 }
 
-/// True unless an announcement may be the only object that contains this term.
-async fn may_withdraw(leases: &dyn LeaseStore, election: &ElectionName, term: Term) -> bool {
-    term == 0 || matches!(leases.request(election, Op::Read).await, Ok(Reply::Read(record)) if record.names(term))
+/// True unless an announcement may be the only object that contains these facts.
+async fn may_withdraw(leases: &dyn LeaseStore, election: &ElectionName, known: &Recalled) -> bool {
+    *known == Recalled::default()
+        || matches!(leases.request(election, Op::Read).await, Ok(Reply::Read(read)) if read.covers(known))
 }
 
 #[cfg(test)]
@@ -275,6 +290,7 @@ mod tests {
             failures: 0,
             released: true,
             paused_until: None,
+            progress: None,
         };
         store.request(&job, Op::Create { record }).await.unwrap();
         for (node, term, at) in [("known", 6, 0), ("gone", 5, 0), ("none", 0, 0), ("slow", 0, 2), ("fresh", 1, 25)] {

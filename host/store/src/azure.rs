@@ -171,10 +171,10 @@ impl LeaseStore for AzureStore {
         let blob = self.blob(election);
         match op {
             Op::Read => self.read(election).await,
-            Op::Recall => self.survey(election).await.map(|(_, term, _)| Reply::Term(term)),
+            Op::Recall => self.survey(election).await.map(|(_, recalled, _)| Reply::Recalled(recalled)),
             Op::Survey => {
-                let (read, term, steering) = self.survey(election).await?;
-                Ok(Reply::Surveyed { read, term, steering })
+                let (read, recalled, steering) = self.survey(election).await?;
+                Ok(Reply::Surveyed { read, recalled, steering })
             }
             Op::Create { record } => blob
                 .put_block_blob(CONTENT)

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use baton_election::{LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreError, Version};
+use baton_election::{LeaseId, LeaseState, Op, Recalled, Record, Reply, Snapshot, StoreError, Version};
 
 /// One election's object: its lease and its record.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -184,8 +184,11 @@ impl LeaseObject {
 pub fn apply(object: &mut Option<LeaseObject>, op: Op, elapsed: Duration, next: Version) -> Result<Reply, StoreError> {
     let (row, op) = match (object.as_mut(), op) {
         (None, Op::Read) => return Ok(Reply::Read(Snapshot::Nothing)),
-        (None, Op::Recall) => return Ok(Reply::Term(0)),
-        (None, Op::Survey) => return Ok(Reply::Surveyed { read: Snapshot::Nothing, term: 0, steering: None }),
+        (None, Op::Recall) => return Ok(Reply::Recalled(Recalled::default())),
+        (None, Op::Survey) => {
+            let (read, recalled) = (Snapshot::Nothing, Recalled::default());
+            return Ok(Reply::Surveyed { read, recalled, steering: None });
+        }
         (None, Op::Create { record }) => {
             *object = Some(LeaseObject { version: next.clone(), record: Some(record), lease: Lease::default() });
             return Ok(Reply::Version(next));
@@ -195,10 +198,10 @@ pub fn apply(object: &mut Option<LeaseObject>, op: Op, elapsed: Duration, next: 
     };
     match op {
         Op::Read => Ok(Reply::Read(row.read(elapsed))),
-        Op::Recall => Ok(Reply::Term(row.read(elapsed).term())),
+        Op::Recall => Ok(Reply::Recalled(Recalled::from_record(row.record.as_ref()))),
         Op::Survey => {
-            let read = row.read(elapsed);
-            Ok(Reply::Surveyed { term: read.term(), read, steering: None })
+            let recalled = Recalled::from_record(row.record.as_ref());
+            Ok(Reply::Surveyed { read: row.read(elapsed), recalled, steering: None })
         }
         Op::Create { .. } => Err(StoreError::Conflict),
         Op::Acquire { version, .. } | Op::Reclaim { version, .. } if version != row.version => {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use baton_election::{ElectionName, Op, Record, Reply, StoreError, Term, Version};
+use baton_election::{ElectionName, Op, Recalled, Record, Reply, StoreError, Version};
 use bytes::Bytes;
 use time::OffsetDateTime;
 
@@ -306,7 +306,7 @@ impl State {
         let reply = self.change(&election, now, |object, elapsed, next| apply(object, op, elapsed, next))?;
         let steering = (VersionedObject::Steering, election.clone());
         reply.completed(
-            |recorded| self.recall(election, recorded),
+            |recalled| self.recall(election, recalled),
             || Ok(self.versioned.get(&steering).map(|(version, _)| version.clone())),
         )
     }
@@ -333,13 +333,13 @@ impl State {
         answer
     }
 
-    fn recall(&self, election: ElectionName, recorded: Term) -> Result<Term, StoreError> {
+    fn recall(&self, election: ElectionName, recalled: &mut Recalled) -> Result<(), StoreError> {
         let said = self
             .plain
             .iter()
             .filter(|(object, _)| matches!(object, PlainObject::Announcement(of, _) if *of == election));
         let said = said.map(|(_, (_, content))| recall::announced(content));
         let state = self.versioned.get(&(VersionedObject::State, election.clone())).map(|(_, content)| &content[..]);
-        recall::highest(recorded, state, said)
+        recall::add(recalled, state, said)
     }
 }

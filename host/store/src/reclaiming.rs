@@ -253,8 +253,8 @@ impl LeaseStore for Reclaiming {
                 answer => answer,
             },
             Op::Survey => match self.store.request(election, Op::Survey).await {
-                Ok(Reply::Surveyed { read, term, steering }) => {
-                    Ok(Reply::Surveyed { read: self.judged(election, read).await, term, steering })
+                Ok(Reply::Surveyed { read, recalled, steering }) => {
+                    Ok(Reply::Surveyed { read: self.judged(election, read).await, recalled, steering })
                 }
                 answer => answer,
             },

@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use baton_election::{ElectionName, LeaseId, Op, Reply, StoreError, Term, Version};
+use baton_election::{ElectionName, LeaseId, Op, Recalled, Reply, StoreError, Version};
 use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
@@ -330,7 +330,7 @@ impl Databases {
         };
         let reply = self.leases.transact(access, |db| self.apply(db, election, op))?;
         reply
-            .completed(|recorded| self.recall(election, recorded), || self.version(VersionedObject::Steering, election))
+            .completed(|recalled| self.recall(election, recalled), || self.version(VersionedObject::Steering, election))
     }
 
     fn apply(&self, db: &Connection, election: &ElectionName, op: Op) -> Step<Reply> {
@@ -384,12 +384,11 @@ impl Databases {
         }
     }
 
-    /// Returns the highest of three terms: `recorded`, the term in the state, and the highest term in the
-    /// announcements.
-    fn recall(&self, election: &ElectionName, recorded: Term) -> Result<Term, StoreError> {
+    /// Adds the term in the state and the facts in the announcements.
+    fn recall(&self, election: &ElectionName, recalled: &mut Recalled) -> Result<(), StoreError> {
         let state = self.states.transact(Intent::Read, |db| objects::state_head(db, election).map(Ok))?;
         let announced = self.announcements.all(election, LONGEST_ANNOUNCEMENT)?;
-        recall::highest(recorded, state.as_deref(), announced.iter().map(|content| recall::announced(content)))
+        recall::add(recalled, state.as_deref(), announced.iter().map(|content| recall::announced(content)))
     }
 
     /// Calls `step`, which may change an election's object, and saves the changes.
@@ -459,7 +458,7 @@ fn elections(names: impl Iterator<Item = rusqlite::Result<String>>) -> rusqlite:
     names.filter_map(|name| name.map(|name| ElectionName::new(&name).ok()).transpose()).collect()
 }
 
-/// Returns a version that was never used before.
+/// Returns a version that has never been used before.
 fn new_version() -> Result<Version, StoreError> {
     let mut bits = [0; 16];
     getrandom::fill(&mut bits).map_err(|error| {

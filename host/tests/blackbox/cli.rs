@@ -86,6 +86,9 @@ grace 3s env BATON_GRACE
 restart-delay 1m30s file baton.toml:restart-delay
 probation 30s default
 restart always default
+schedule none default
+time-zone UTC default
+missed run-once default
 stall-after off default
 pin none default
 trust none default

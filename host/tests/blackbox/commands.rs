@@ -13,8 +13,20 @@ use crate::node::{Journal, Launch, baton, finish, until};
 use crate::store::Store;
 
 /// The keys of each election's row in `baton status --output=json`. All keys are always present.
-const KEYS: [&str; 11] =
-    ["election", "lease", "term", "node", "since", "module", "outcome", "failures", "suspended", "labels", "usage"];
+const KEYS: [&str; 12] = [
+    "election",
+    "lease",
+    "term",
+    "node",
+    "since",
+    "module",
+    "outcome",
+    "failures",
+    "schedule",
+    "suspended",
+    "labels",
+    "usage",
+];
 
 #[track_caller]
 fn has_the_shape(status: &Value) {

@@ -72,7 +72,10 @@ impl Fleet {
             ("--restart-delay", "100ms"),
             ("--max-memory", "64MiB"),
         ];
-        let usual = usual.iter().filter(|(flag, _)| flags.iter().all(|(other, _)| other != flag));
+        let has = |flag: &str| flags.iter().any(|(other, _)| *other == flag);
+        // A schedule replaces `--restart-delay`.
+        let replaced = |flag: &str| has(flag) || flag == "--restart-delay" && has("--schedule");
+        let usual = usual.iter().filter(|(flag, _)| !replaced(flag));
         let launch = Launch::run(name, self.home.path(), &self.journal).arg(source);
         let env = self.guest.env().map(|(key, value)| format!("{key}={value}"));
         let launch = if self.has_witness { launch } else { launch.arg("--reclaim=false") };
@@ -93,7 +96,12 @@ impl Fleet {
 
     /// Starts a node, and waits until it has read from the store that `leader` leads.
     pub fn standby(&self, name: &str, leader: &Node) -> Node {
-        let node = self.node(name);
+        self.standby_with(name, leader, &[])
+    }
+
+    /// Like [`Self::standby`]. The values in `flags` override the defaults.
+    pub fn standby_with(&self, name: &str, leader: &Node, flags: &[(&str, &str)]) -> Node {
+        let node = self.launch_with(name, flags).start();
         let knows = |event: &Event| event.name == "standby" && event.text("reason").contains(&leader.name);
         node.event(&format!("to follow {}", leader.name), knows);
         node

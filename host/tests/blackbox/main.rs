@@ -43,6 +43,7 @@ mod proxy;
 mod publish;
 mod reclaim;
 mod rerun;
+mod schedules;
 mod sdk;
 mod self_abort;
 mod service_manager;

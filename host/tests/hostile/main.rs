@@ -260,7 +260,7 @@ impl Host {
         let now = self.clock.now();
         let recorder = Arc::new(Recorder { clock: self.clock.clone(), notices: Mutex::default() });
         let output: Arc<dyn Output> = Arc::<Recorder>::clone(&recorder);
-        (launcher.start(module, 1, now + remaining, now + remaining + GUARD, output), recorder)
+        (launcher.start(module, 1, None, now + remaining, now + remaining + GUARD, output), recorder)
     }
 
     /// Starts a harmless instance in a real runner.

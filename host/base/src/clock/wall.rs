@@ -1,4 +1,4 @@
-//! The wall clock, for display only: no decision depends on this clock.
+//! The wall clock, for schedules and for display: no lease depends on this clock.
 
 use std::time::{Duration, SystemTime};
 
@@ -29,6 +29,14 @@ pub fn rfc3339(since_epoch: Duration) -> String {
     )
 }
 
+/// Formats a time since the epoch as RFC 3339 without a fraction (`2026-11-21T12:00:01Z`).
+#[must_use]
+pub fn rfc3339_seconds(since_epoch: Duration) -> String {
+    let mut text = rfc3339(since_epoch);
+    text.truncate(text.len() - ".000000Z".len());
+    text + "Z"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -37,6 +45,7 @@ mod tests {
     fn times_are_formatted_as_rfc_3339() {
         assert_eq!(rfc3339(Duration::ZERO), "1970-01-01T00:00:00.000000Z");
         assert_eq!(rfc3339(Duration::from_micros(1_709_210_096_000_042)), "2024-02-29T12:34:56.000042Z");
+        assert_eq!(rfc3339_seconds(Duration::from_micros(1_709_210_096_000_042)), "2024-02-29T12:34:56Z");
         assert_eq!(rfc3339(Duration::MAX), "1970-01-01T00:00:00.000000Z");
     }
 }

@@ -18,7 +18,7 @@ use super::{
 use crate::hint::{Hint, LISTENING_POLL};
 use crate::port::{Input, Report, Settings};
 use crate::record::{LeaseId, LeaseState, Record, Snapshot, Term, Version};
-use crate::request::{Op, Reply, StoreError};
+use crate::request::{Op, Recalled, Reply, StoreError};
 use crate::timing::{Time, Timing};
 
 /// A standby. It polls every second, or about every 10 s while it receives the leader's announcements. It requests the
@@ -58,7 +58,7 @@ enum StandbyRequest {
     #[default]
     Reading,
     /// Reads the highest term in the store. The node then acts on this snapshot, which it has already read.
-    Recall(Snapshot),
+    Recall(Box<Snapshot>),
     /// Reads the lease, the record and the highest term in a single request, because the holder is giving up the lease.
     Survey,
     Create,
@@ -214,28 +214,28 @@ impl Standby {
             (StandbyRequest::Reading, Ok(Reply::Read(snapshot))) => {
                 let took = context.time().since(pending.sent);
                 if let Some(snapshot) = self.has_read(context, snapshot, took) {
-                    self.asked = StandbyRequest::Recall(snapshot);
+                    self.asked = StandbyRequest::Recall(Box::new(snapshot));
                     self.pending = Some(context.request(Op::Recall, STANDBY_TIMEOUT));
                 }
             }
             // The survey found the same version of the steering object that the host has already read, so this node's
             // eligibility is up to date.
-            (StandbyRequest::Survey, Ok(Reply::Surveyed { read, term, steering }))
+            (StandbyRequest::Survey, Ok(Reply::Surveyed { read, recalled, steering }))
                 if context.knows_steering(steering.as_ref()) =>
             {
                 // A survey may take longer than a renewal may. So the duration of the survey does not show that this
                 // node is too slow to renew.
                 if let Some(opening) = self.has_read(context, read, Duration::ZERO) {
-                    return self.recalled(context, opening, term);
+                    return self.recalled(context, opening, &recalled);
                 }
-                // Remember the term even if this node does not act on the survey.
-                context.memory.note_recalled(term);
+                // Remember the result of the recall even if this node does not act on the survey.
+                context.memory.note_recalled(&recalled);
             }
             // The survey failed, or this node's eligibility is out of date. Send a read and a recall instead, so that
             // each reports its own error. During the recall, the host also reads the operators' commands.
             (StandbyRequest::Survey, _) => self.next_poll = context.time(),
-            (StandbyRequest::Recall(snapshot), Ok(Reply::Term(term))) => {
-                return self.recalled(context, snapshot, term);
+            (StandbyRequest::Recall(snapshot), Ok(Reply::Recalled(recalled))) => {
+                return self.recalled(context, *snapshot, &recalled);
             }
             (StandbyRequest::Recall(snapshot), Err(error)) => {
                 context.store_trouble(RECALL, &error);
@@ -244,7 +244,7 @@ impl Standby {
                 // A node that cannot recall the highest term can still lead, but only after a wait for other instances
                 // to end.
                 if matches!(error, StoreError::Misconfigured(_)) || context.time().since(since) >= patience {
-                    return self.contend(context, snapshot, false);
+                    return self.contend(context, *snapshot, false);
                 }
                 self.backs_off(context, &error);
             }
@@ -301,9 +301,9 @@ impl Standby {
         None
     }
 
-    fn recalled(&mut self, context: &mut Context, snapshot: Snapshot, term: Term) -> Option<Role> {
+    fn recalled(&mut self, context: &mut Context, snapshot: Snapshot, recalled: &Recalled) -> Option<Role> {
         context.store_answers(RECALL);
-        context.memory.note_recalled(term);
+        context.memory.note_recalled(recalled);
         self.contend(context, snapshot, true)
     }
 
@@ -322,8 +322,8 @@ impl Standby {
             return None;
         }
         let unclear = unclear(context, &snapshot, is_recalled);
-        // If this node must wait for another instance, it needs a free lease, acquired for at least the length of the
-        // wait. So the node neither reclaims a lease nor requests a lease that is still held.
+        // A node that must first wait for another instance needs a lease that lasts at least as long as the wait. A
+        // reclaimed lease keeps its length, and a lease that is still held may not become free. So request neither.
         let must_be_clear = |lease| matches!(lease, LeaseState::Reclaimable { .. } | LeaseState::Held);
         if unclear.is_some()
             && let Snapshot::Object { lease, version, .. } = &snapshot
@@ -412,9 +412,9 @@ impl Standby {
     }
 }
 
-/// Treats a dead holder's lease as held in these cases, in which this node must not take the lease:
+/// Reports a dead holder's lease as held if this node must not take it:
 ///
-/// - The holder's term had not begun. So the holder was waiting for another instance, which may still be running.
+/// - The holder's term had not begun: the holder was waiting for another instance, which may still be running.
 /// - The lease is `Reclaimable`, but the holder's release may still be under way, or a reclaim has already failed.
 /// - The lease is `Reclaimable`, but its length differs from this node's `--lease`. A late request from the holder
 ///   could still change the length.

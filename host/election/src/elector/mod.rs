@@ -25,7 +25,8 @@ use crate::eligibility::{Ineligibility, IneligibleCause};
 use crate::hint::Word;
 use crate::port::{Effect, Input, Now, Plan, Random, Report, Settings};
 use crate::record::{HIGHEST_TERM, LeaseId, LeaseState, Outcome, Record, Snapshot, Term, Version};
-use crate::request::{Op, Reply, RequestId, StoreError};
+use crate::request::{Op, Recalled, Reply, RequestId, StoreError};
+use crate::schedule::Progress;
 use crate::timing::{POLL, Time};
 
 use candidate::{Acquiring, Standby};
@@ -117,6 +118,7 @@ impl Elector {
             listening: LeaderHints::default(),
             versions: Versions::default(),
             eligibility: EligibilityState::default(),
+            trigger: None,
             cool_off: None,
             cool_offs: 0,
             trouble: None,
@@ -192,6 +194,12 @@ impl Elector {
         self.context.memory.written_term
     }
 
+    /// The progress of the election's scheduled runs, as far as this host knows. The host tells other nodes this
+    /// progress together with the written term, so that a deleted record does not lose it.
+    pub fn progress(&self) -> Option<&Progress> {
+        self.context.memory.progress.as_deref()
+    }
+
     /// True if this node holds the lease, as far as it knows. While this is true, the host must notice within 500 ms if
     /// the machine has slept or the clock was set, and within 5 s if timers run slow. The host must then pass in the
     /// new time.
@@ -238,6 +246,10 @@ impl Elector {
             Some(Input::Shutdown | Input::SkipGrace) => self.context.shutting_down = true,
             Some(Input::Plan(plan)) => self.context.take_plan(plan),
             Some(Input::Eligibility(eligibility)) => self.context.take_eligibility(eligibility),
+            Some(Input::Schedule(commands)) => {
+                Progress::merge_into(&mut self.context.memory.progress, commands.progress.as_deref());
+                self.context.trigger = commands.trigger;
+            }
             _ => {}
         }
         loop {
@@ -282,6 +294,8 @@ struct Context {
     listening: LeaderHints,
     versions: Versions,
     eligibility: EligibilityState,
+    /// The time at which an operator last triggered a run.
+    trigger: Option<Duration>,
     /// The end of this node's cool-off.
     cool_off: Option<Time>,
     /// Number of cool-offs since this node was last healthy.
@@ -299,6 +313,8 @@ struct Memory {
     /// The highest known term, including terms that this node has only attempted to write. This node's next term must
     /// be higher.
     highest_term: Term,
+    /// The progress of the scheduled runs. A holder may not have written all of it yet.
+    progress: Option<Box<Progress>>,
     /// The highest term that is known to have been written. A record with a lower term is not the latest.
     written_term: Term,
     seen: bool,
@@ -367,20 +383,21 @@ impl Memory {
 
     fn note_record(&mut self, record: &Record) {
         self.note_term(record.term);
+        Progress::merge_into(&mut self.progress, record.progress.as_deref());
         // No holder writes a record with a lease longer than `UNKNOWN_LEASE`. A record that contains a longer lease
         // must not prolong this node's wait.
         self.longest_lease = self.longest_lease.max(Some(record.lease.min(UNKNOWN_LEASE)));
         self.was_held |= record.node.is_some() || record.term > 0;
     }
 
-    /// Notes the highest term in the store, which an object other than the record may contain. If this node did not
-    /// know the term, the length of the term's lease is unknown.
-    fn note_recalled(&mut self, term: Term) {
+    /// Notes the result of a recall. If this node did not know the term, the length of the term's lease is unknown.
+    fn note_recalled(&mut self, recalled: &Recalled) {
         self.unrecalled_since = None;
-        if term > self.written_term {
+        if recalled.term > self.written_term {
             self.longest_lease = Some(UNKNOWN_LEASE);
         }
-        self.note_term(term);
+        self.note_term(recalled.term);
+        Progress::merge_into(&mut self.progress, recalled.progress.as_deref());
     }
 
     /// Skips the terms that may have begun without this node's knowledge. Such terms may exist if the record was
@@ -404,9 +421,9 @@ impl Context {
     }
 
     /// True if the record says that the election has ended, and the record's module is the module that this node would
-    /// serve.
+    /// serve. An election with a schedule never ends.
     fn is_over(&self, record: &Record) -> bool {
-        record.outcome == Some(Outcome::Done) && self.versions.is_in(record)
+        record.outcome == Some(Outcome::Done) && self.versions.is_in(record) && self.settings.schedule.is_none()
     }
 
     fn is_in_cool_off(&self) -> bool {
@@ -495,6 +512,7 @@ impl Context {
             failures: same.map_or(0, |record| record.failures),
             released: false,
             paused_until: None,
+            progress: self.memory.progress.clone(),
         }
     }
 
@@ -519,6 +537,7 @@ impl Context {
             failures: basis.map_or(0, |record| record.failures),
             released: false,
             paused_until: basis.and_then(|record| record.paused_until),
+            progress: self.memory.progress.clone(),
         }
     }
 
@@ -590,7 +609,8 @@ impl Context {
         if self.memory.death.is_some_and(|death| death.holder == *holder) {
             return;
         }
-        let failures = record.as_ref().filter(|record| self.versions.is_in(record)).map_or(0, |record| record.failures);
+        let served = |record: &&Record| self.versions.is_in(record) && self.may_have_served(record);
+        let failures = record.as_ref().filter(served).map_or(0, |record| record.failures);
         let wait = if failures == 0 { Duration::ZERO } else { self.rest_after(failures) };
         self.memory.death = Some(Death { holder: *holder, until: self.time() + wait });
     }
@@ -617,8 +637,8 @@ impl Context {
 fn plausible(reply: Reply) -> Result<Reply, StoreError> {
     let (recorded, named) = match &reply {
         Reply::Read(read) => (read.term(), 0),
-        Reply::Term(term) => (0, *term),
-        Reply::Surveyed { read, term, .. } => (read.term(), *term),
+        Reply::Recalled(recalled) => (0, recalled.term),
+        Reply::Surveyed { read, recalled, .. } => (read.term(), recalled.term),
         Reply::Version(_) | Reply::Done => (0, 0),
     };
     let terms = [("record", recorded), ("state or a node's announcement", named)];

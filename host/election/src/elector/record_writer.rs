@@ -167,7 +167,7 @@ impl RecordWriter {
                 WriteResult::None
             }
             Err(StoreError::Lost(_) | StoreError::Held) => known_loss(result),
-            Ok(Reply::Done | Reply::Term(_) | Reply::Surveyed { .. })
+            Ok(Reply::Done | Reply::Recalled(_) | Reply::Surveyed { .. })
             | Err(StoreError::Unknown(_) | StoreError::Misconfigured(_)) => {
                 if let Err(error) = result {
                     context.store_trouble("write", error);
@@ -245,7 +245,8 @@ impl RecordWriter {
     }
 }
 
-/// Returns [`WriteResult::Lost`] if the answer reports that the lease is lost. Ignores all other answers.
+/// Returns [`WriteResult::Lost`] if the answer reports that the lease is lost, and [`WriteResult::None`] for all other
+/// answers.
 fn known_loss(result: &Result<Reply, StoreError>) -> WriteResult {
     match result {
         Err(StoreError::Lost(why)) => WriteResult::Lost(why.clone()),
@@ -258,6 +259,7 @@ fn known_loss(result: &Result<Reply, StoreError>) -> WriteResult {
 /// length up. The found lease must not be shorter, because other nodes would then not wait long enough.
 fn is_same(found: &Record, wanted: &Record) -> bool {
     found.lease >= wanted.lease
+        && found.progress == wanted.progress
         && (found.term, &found.incarnation, &found.module, found.outcome, found.failures, found.released)
             == (wanted.term, &wanted.incarnation, &wanted.module, wanted.outcome, wanted.failures, wanted.released)
 }

@@ -44,7 +44,8 @@ impl Releasing {
         if !writer.is_marked() {
             let lease = context.settings.timing.lease();
             let record = last.unwrap_or_else(|| context.record_without_holder(None, lease));
-            writer.want(Record { released: true, ..record }, Purpose::Note, context.time());
+            let progress = context.memory.progress.clone();
+            writer.want(Record { released: true, progress, ..record }, Purpose::Note, context.time());
         }
         Self { id, writer, pending: None, next_try: Time::default(), until, hurried: false, in_doubt: false }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use baton_election::hint::LISTENING_POLL;
 use baton_election::{
     Effect, Eligibility, End, HIGHEST_TERM, Hint, Ineligibility, IneligibleCause, Input, LeaseId, LeaseState,
-    ModuleVersion, Op, Plan, Record, Reply, RequestId, Snapshot, StoreError, Term, Time, Word,
+    ModuleVersion, Op, Plan, Recalled, Record, Reply, RequestId, Snapshot, StoreError, Term, Time, Word,
 };
 
 use crate::state::{Faults, Flight, Instance, Node, Process, Waiting, World, at, name};
@@ -393,7 +393,7 @@ impl World {
             Action::TakeBack(place) => {
                 self.node(place).has_finished = false;
                 // Remove the announcement only if the record contains the announced term or a higher term.
-                if self.store.snapshot(self.now).names(self.announced[place]) {
+                if self.store.snapshot(self.now).covers(&Recalled { term: self.announced[place], progress: None }) {
                     self.announced[place] = 0;
                 }
             }
@@ -406,7 +406,7 @@ impl World {
                 let number = self.nodes[place].plan.module.as_ref().map_or(1, |module| module.serial + 1);
                 let module = Some(version(number));
                 let fallback = self.nodes[place].plan.module.clone();
-                self.plan(place, Plan { module, fallback });
+                self.plan(place, Plan { module, fallback, interrupts_run: false });
             }
             Action::Withdraw(place) => {
                 *operator -= 1;
@@ -581,6 +581,8 @@ impl World {
             | Input::Hint(_)
             | Input::Shutdown
             | Input::SkipGrace => {}
+            // A schedule only delays terms. The simulation covers it.
+            Input::Schedule(_) => {}
         }
         let now = at(self.now);
         let Some(process) = &mut self.node(place).process else { return };
@@ -672,7 +674,7 @@ impl World {
                 node.has_finished = true;
             }
             Effect::Reject { instead, .. } => {
-                self.node(place).plan = Plan { module: instead, fallback: None };
+                self.node(place).plan = Plan { module: instead, ..Plan::default() };
             }
             Effect::Prove { .. } => self.node(place).plan.fallback = None,
             Effect::Tell(word) => self.tell(place, &word),
@@ -733,10 +735,11 @@ impl World {
     fn arrive(&mut self, flight: Flight, is_heard: bool) {
         let by = name(flight.node, flight.incarnation);
         let result = match self.store.execute(self.now, &flight.op) {
-            Ok(Reply::Term(recorded)) => Ok(Reply::Term(recorded.max(self.witnessed()))),
+            Ok(Reply::Recalled(recalled)) => Ok(Reply::Recalled(self.recalled(&recalled))),
             Ok(Reply::Read(snapshot)) => Ok(Reply::Read(self.judged(snapshot, &by))),
-            Ok(Reply::Surveyed { read, term, steering }) => {
-                Ok(Reply::Surveyed { read: self.judged(read, &by), term: term.max(self.witnessed()), steering })
+            Ok(Reply::Surveyed { read, recalled, steering }) => {
+                let recalled = self.recalled(&recalled);
+                Ok(Reply::Surveyed { read: self.judged(read, &by), recalled, steering })
             }
             result => result,
         };
@@ -785,6 +788,10 @@ impl World {
     }
 
     /// The highest term in any announcement.
+    fn recalled(&self, recalled: &Recalled) -> Recalled {
+        Recalled { term: recalled.term.max(self.witnessed()), progress: recalled.progress.clone() }
+    }
+
     fn witnessed(&self) -> Term {
         self.announced.iter().copied().max().unwrap_or_default()
     }

@@ -105,7 +105,7 @@ pub const STARTS: &[Start] = &[
 
 /// A fleet whose processes have just started, with an empty store.
 fn fleet(nodes: usize) -> World {
-    let plan = Plan { module: Some(version(0)), fallback: None };
+    let plan = Plan { module: Some(version(0)), ..Plan::default() };
     let node =
         || Arc::new(Node { incarnation: 0, plan: plan.clone(), process: None, orphan: None, has_finished: false });
     let mut world = World {

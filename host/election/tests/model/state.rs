@@ -166,6 +166,7 @@ impl Process {
             pause: Duration::from_secs(1),
             on_done: OnDone::Repeat,
             probation: Duration::from_secs(30),
+            schedule: None,
         };
         Self {
             incarnation,

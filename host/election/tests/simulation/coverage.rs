@@ -39,10 +39,15 @@ pub struct Coverage {
     pub ineligible: u64,
     pub deferred: u64,
     pub transfers_failed: u64,
+    pub runs: u64,
+    pub repeated: u64,
+    pub awaited: u64,
+    pub skipped: u64,
+    pub ahead: u64,
 }
 
 impl Coverage {
-    fn all(&self) -> [(&'static str, u64); 36] {
+    fn all(&self) -> [(&'static str, u64); 41] {
         [
             ("instances started", self.started),
             ("instances that never begin", self.never_begun),
@@ -80,6 +85,11 @@ impl Coverage {
             ("times that a node must not lead", self.ineligible),
             ("deferrals of a free lease", self.deferred),
             ("transfers that no node took", self.transfers_failed),
+            ("scheduled runs", self.runs),
+            ("scheduled runs repeated", self.repeated),
+            ("waits for the next scheduled run", self.awaited),
+            ("missed runs skipped", self.skipped),
+            ("recorded due times ahead of a host's clock", self.ahead),
         ]
     }
 
@@ -120,6 +130,11 @@ impl Coverage {
         self.ineligible += other.ineligible;
         self.deferred += other.deferred;
         self.transfers_failed += other.transfers_failed;
+        self.runs += other.runs;
+        self.repeated += other.repeated;
+        self.awaited += other.awaited;
+        self.skipped += other.skipped;
+        self.ahead += other.ahead;
     }
 
     /// Returns the cases that never occurred.

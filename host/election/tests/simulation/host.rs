@@ -5,9 +5,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use baton_election::timing::overdue_at;
-use baton_election::{Elector, LeaseId, ModuleVersion, Now, OnDone, Plan, RequestId, Settings, Term, Time, Timing};
+use baton_election::{
+    Elector, LeaseId, ModuleVersion, Now, OnDone, Plan, Recalled, RequestId, Settings, Term, Time, Timing,
+};
 
-use crate::plan::{HostPlan, Life};
+use crate::plan::Life;
 use crate::rng::Rng;
 use crate::store::Instant;
 use crate::world::Heard;
@@ -75,10 +77,10 @@ struct Shown {
     slew: i64,
 }
 
-/// The highest term that a process has announced.
+/// The last announcement of a process.
 #[derive(Default)]
 pub struct Announced {
-    pub term: Term,
+    pub last: Recalled,
     pub number: u64,
 }
 
@@ -112,9 +114,9 @@ pub struct Instance {
 }
 
 impl Process {
-    pub fn new(now: Instant, host: usize, incarnation: u32, plan: &HostPlan, seed: u64, slew: i64) -> Self {
+    pub fn new(now: Instant, host: usize, incarnation: u32, plan: &crate::plan::Plan, slew: i64) -> Self {
         let settings = settings(host, incarnation, plan);
-        let random = Rng::about(&[seed, 4, host as u64, u64::from(incarnation)]).for_elector();
+        let random = Rng::about(&[plan.seed, 4, host as u64, u64::from(incarnation)]).for_elector();
         let first = Now { time: Time::default(), least: Duration::ZERO, wall: now };
         Self {
             elector: Elector::new(settings, first, random),
@@ -129,7 +131,7 @@ impl Process {
             instances: 0,
             wakes: 0,
             idle_wakes: 0,
-            drift: plan.drift,
+            drift: plan.hosts[host].drift,
             shown: Shown { at: now, most: Duration::ZERO, least: Duration::ZERO, slew },
             jumped: Duration::ZERO,
         }
@@ -193,16 +195,19 @@ impl Instance {
     }
 }
 
-fn settings(host: usize, incarnation: u32, plan: &HostPlan) -> Settings {
+fn settings(host: usize, incarnation: u32, plan: &crate::plan::Plan) -> Settings {
+    let schedule = plan.schedule.as_ref().map(|schedule| schedule.schedule(host));
+    let plan = &plan.hosts[host];
     let timing = Timing::new(plan.lease, LEASE_RANGE, plan.grace, 128 << 20).expect("the plan's lease is possible");
     Settings {
         node: format!("node-{host}"),
         incarnation: name(host, incarnation),
         timing,
         lease_range: LEASE_RANGE,
-        pause: plan.pause,
-        on_done: if plan.finish { OnDone::Finish } else { OnDone::Repeat },
+        pause: if schedule.is_some() { Duration::ZERO } else { plan.pause },
+        on_done: if plan.finish && schedule.is_none() { OnDone::Finish } else { OnDone::Repeat },
         probation: Duration::from_secs(30),
+        schedule,
     }
 }
 

@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use baton_election::{LeaseId, Op, Outcome, Record, Reply, StoreError, Term, Time};
+use std::time::Duration;
+
+use baton_election::{LeaseId, Op, Outcome, Record, Reply, ScheduledRun, StoreError, Term, Time};
 
 use crate::plan::Key;
 use crate::receiver::{Receiver, Sent};
@@ -42,6 +44,12 @@ pub struct History {
     /// The earliest time at which each lease can end, by lease id.
     kept_until: BTreeMap<u128, Instant>,
     pub receiver: Receiver,
+    /// The due time that each process recorded as begun together with a term.
+    begun: BTreeMap<(usize, u32, Term), Duration>,
+    /// The last due time that was recorded as completed.
+    completed: Duration,
+    /// The due time of the last run.
+    last_run: Option<Duration>,
 }
 
 /// The properties of an instance that are needed to check the promises.
@@ -52,7 +60,7 @@ pub struct Running {
     pub lease: Option<LeaseId>,
     /// True if the instance's gate would let an effect pass now.
     pub passes: bool,
-    /// True if the instance could not have been ended yet, because its process is paused or has only just resumed.
+    /// True if nothing could end the instance yet, because its process is paused or has only just resumed.
     pub blind: bool,
 }
 
@@ -96,6 +104,18 @@ impl History {
         Ok(())
     }
 
+    /// Checks a run that begins now: it was recorded together with its term, and was not completed before. Returns true
+    /// if the run repeats the last run.
+    pub fn run_begins(&mut self, by: (usize, u32, Term), run: ScheduledRun) -> Result<bool, Violation> {
+        if self.begun.get(&by) != Some(&run.due) {
+            broken("run_is_recorded_first", format!("{by:?} begins {run:?}, and recorded {:?}", self.begun.get(&by)))?;
+        }
+        if run.due <= self.completed {
+            broken("completed_run_stays_completed", format!("{run:?} after {:?}", self.completed))?;
+        }
+        Ok(self.last_run.replace(run.due) == Some(run.due))
+    }
+
     /// Returns an effect that an instance has just sent through its gate. If the object to which the instance's term
     /// was written has been deleted, returns nothing: other holders cannot know the term, so the effect is not checked.
     pub fn sends(&self, term: Term, by: Key) -> Option<Sent> {
@@ -130,6 +150,7 @@ impl History {
     /// above `term`, and continue from `term`.
     pub fn set_back(&mut self, term: Term) {
         self.floor = self.floor.min(term);
+        self.completed = Duration::ZERO;
         self.receiver.begins_anew();
     }
 
@@ -189,6 +210,12 @@ impl History {
                     return broken("finish_stays_finished", format!("{record:?} after {before:?}"));
                 }
                 self.written.insert((host, incarnation, record.term), self.deletions);
+                if let Some(progress) = &record.progress {
+                    self.completed = self.completed.max(progress.completed);
+                    if let Some(run) = progress.unfinished() {
+                        self.begun.insert((host, incarnation, record.term), run.due);
+                    }
+                }
             }
             Op::Release { .. } if !before.is_some_and(|record| record.released) => {
                 return broken("releases_what_is_marked", format!("a release under {before:?}"));

@@ -12,7 +12,7 @@ use baton_election::eligibility::HIGHEST_PRIORITY;
 use crate::invariants::Violation;
 use crate::plan::{
     Aimed, Ask, CALM, Command, Details, Ending, Fate, Fault, HEALTHY, HostPlan, Key, Life, Links, Moment, Outage, Plan,
-    Witness,
+    SchedulePlan, Witness,
 };
 use crate::world::World;
 
@@ -52,6 +52,10 @@ pub fn write(plan: &Plan) -> String {
         Links::None => {}
         Links::Work => text += "linked\n",
         Links::Lie => text += "lied-to\n",
+    }
+    if let Some(SchedulePlan { period, skips, is_mixed, skew }) = &plan.schedule {
+        let (period, skew) = (length(*period), length(*skew));
+        line(&mut text, format_args!("schedule {period} skips {skips} mixed {is_mixed} skew {skew}"));
     }
     for (number, host) in plan.hosts.iter().enumerate() {
         let HostPlan { lease, grace, pause, drift, finish, module, priority } = host;
@@ -107,6 +111,7 @@ pub fn read(text: &str) -> Result<Plan, String> {
         is_watched: false,
         witness: Witness::None,
         links: Links::None,
+        schedule: None,
         heal_at: Duration::ZERO,
         faults: Vec::new(),
         aimed: Vec::new(),
@@ -160,7 +165,7 @@ fn without(plan: &Plan, start: usize, count: usize) -> Plan {
     plan
 }
 
-// ---- words ----
+// ---- writing and reading the words of a line ----
 
 fn line(text: &mut String, words: std::fmt::Arguments<'_>) {
     writeln!(text, "{words}").expect("a string takes all text");
@@ -322,6 +327,14 @@ fn read_line(plan: &mut Plan, words: &mut Words<'_>) -> Result<(), String> {
         "noted" => plan.witness = Witness::Notes,
         "linked" => plan.links = Links::Work,
         "lied-to" => plan.links = Links::Lie,
+        "schedule" => {
+            plan.schedule = Some(SchedulePlan {
+                period: words.length()?,
+                skips: words.labelled("skips", Words::next)?,
+                is_mixed: words.labelled("mixed", Words::next)?,
+                skew: words.labelled("skew", Words::length)?,
+            });
+        }
         "host" => {
             let _number: usize = words.next()?;
             plan.hosts.push(HostPlan {

@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use baton_election::{LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreError, Version};
+use baton_election::{LeaseId, LeaseState, Op, Recalled, Record, Reply, Snapshot, StoreError, Version};
 
 /// Real time since the start of the run. No host knows this time.
 pub type Instant = Duration;
@@ -115,10 +115,10 @@ impl Store {
         self.settle(now);
         match op {
             Op::Read => Ok(Reply::Read(self.snapshot(now))),
-            Op::Recall => Ok(Reply::Term(self.snapshot(now).term())),
+            Op::Recall => Ok(Reply::Recalled(Recalled::from_record(self.record()))),
             Op::Survey => {
                 let read = self.snapshot(now);
-                Ok(Reply::Surveyed { term: read.term(), read, steering: None })
+                Ok(Reply::Surveyed { recalled: Recalled::from_record(self.record()), read, steering: None })
             }
             Op::Create { record } => self.create(Some(record.clone())),
             Op::Acquire { id, length, version, instead_of } => self.acquire(now, *id, *length, version, *instead_of),

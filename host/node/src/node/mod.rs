@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::eligibility::HIGHEST_PRIORITY;
-use baton_election::{ElectionName, OnDone, Settings, Timing};
+use baton_election::{ElectionName, OnDone, Schedule, Settings, Timing};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 
@@ -71,6 +71,9 @@ pub struct ElectionConfig {
     pub on_done: OnDone,
     /// The length of a probation.
     pub probation: Duration,
+    /// The schedule of the runs, if any: see [`schedule`](crate::schedule::schedule). Then `pause` must be zero, and
+    /// `on_done` must be [`OnDone::Repeat`].
+    pub schedule: Option<Schedule>,
     /// Time without progress after which an instance counts as stalled; `None` for no limit.
     pub stall_after: Option<Duration>,
     /// The node's priority. Nodes with a higher priority take a free lease earlier.
@@ -297,6 +300,7 @@ impl Host {
             pause: config.pause,
             on_done: config.on_done,
             probation: config.probation,
+            schedule: config.schedule.clone(),
         }
     }
 

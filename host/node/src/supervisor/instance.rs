@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use baton_base::gate::Deadline;
-use baton_election::{End, Input, ModuleVersion, StopReason, Term, Time};
+use baton_election::{End, Input, ModuleVersion, ScheduledRun, StopReason, Term, Time};
 use baton_modules::PreparedVersion;
 use baton_runtime::{Gone, InstanceEvent, InstanceHandle};
 use baton_store::Digest;
@@ -33,7 +33,14 @@ impl Serving {
 }
 
 impl Run {
-    pub(super) fn start(&mut self, term: Term, version: &ModuleVersion, deadline: Time, abort_at: Time) {
+    pub(super) fn start(
+        &mut self,
+        term: Term,
+        version: &ModuleVersion,
+        run: Option<ScheduledRun>,
+        deadline: Time,
+        abort_at: Time,
+    ) {
         // The elector knows only versions in `ready_modules`, and each version is identified by its digest.
         let Some(PreparedVersion { module, .. }) = self.ready_modules.get(&version.digest) else {
             self.abort(&format!("cannot start module {}: it is not loaded, which is a bug in Baton", version.digest))
@@ -50,7 +57,7 @@ impl Run {
             lines: lines.clone(),
         };
         self.lines = Some(lines);
-        let handle = self.config.launcher.start(module, term, deadline, abort_at, Arc::new(output));
+        let handle = self.config.launcher.start(module, term, run, deadline, abort_at, Arc::new(output));
         self.serving =
             Some(Serving { handle, term, module: digest, is_replaced: false, is_stalled: false, killed: None });
     }

@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{
-    Effect, ElectionName, Elector, Eligibility, Hint, IneligibleCause, Input, Now, Plan, Report, Settings, Snapshot,
-    Term,
+    Effect, ElectionName, Elector, Eligibility, Hint, IneligibleCause, Input, Now, Plan, Record, Report, Settings,
+    Snapshot, Term,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -173,6 +173,7 @@ struct Run {
 }
 
 /// An event that ends the supervisor's wait.
+#[expect(clippy::large_enum_variant, reason = "only one value exists at a time")]
 enum News {
     Instance(InstanceEvent),
     Supply,
@@ -228,6 +229,7 @@ impl Run {
         let is_done = self.elector.follows() && self.serving.is_none();
         self.view = NodeView {
             term: self.elector.written_term(),
+            progress: self.elector.progress().cloned().map(Box::new),
             deadline: self.elector.deadline(),
             instance: self.serving.as_ref().map(Serving::view),
             module: self.ready_modules.all().next().map(|one| one.module.digest()),
@@ -322,7 +324,9 @@ impl Run {
     fn carry_out(&mut self, effect: Effect) {
         match effect {
             Effect::Request { id, op, timeout, within_quota } => self.request(id, op, timeout, within_quota),
-            Effect::Start { term, version, deadline, abort_at } => self.start(term, &version, deadline, abort_at),
+            Effect::Start { term, version, run, deadline, abort_at } => {
+                self.start(term, &version, run, deadline, abort_at);
+            }
             Effect::Extend { deadline, abort_at } => {
                 if let Some(serving) = &self.serving {
                     serving.handle.extend(deadline, abort_at);
@@ -368,7 +372,10 @@ impl Run {
         match &report {
             Report::Elected { record } => {
                 self.term = Some(record.term);
-                self.config.tracker.terms.begins(record.term, record.module.as_deref());
+                // A term in which the leader only waits for the next run has no history.
+                if !self.waits_for_run(record) {
+                    self.config.tracker.terms.begins(record.term, record.module.as_deref());
+                }
             }
             Report::Lost { reason, .. } => self.config.tracker.terms.is_ending(&format!("lost: {reason}")),
             Report::Ineligible { ineligibility, wait } => {
@@ -392,6 +399,12 @@ impl Run {
         }
     }
 
+    /// True if the term has no instance, because no scheduled run is due.
+    fn waits_for_run(&self, record: &Record) -> bool {
+        let is_scheduled = self.config.settings.schedule.is_some();
+        is_scheduled && record.progress.as_ref().is_none_or(|progress| progress.unfinished().is_none())
+    }
+
     fn log(&self, event: Event) {
         self.config.log.emit(self.term, event);
     }
@@ -412,7 +425,7 @@ impl Run {
     fn update_plan(&mut self) {
         let supply = self.config.supply.borrow_and_update().clone();
         let [module, fallback] = supply.versions();
-        let plan = Plan { module, fallback };
+        let plan = Plan { module, fallback, interrupts_run: false };
         self.elector.handle(self.config.now(), Input::Plan(plan));
         let new = [supply.current, supply.fallback].into_iter().flatten();
         self.ready_modules.add(new.map(|one| (one.version().digest, one)));
@@ -420,7 +433,7 @@ impl Run {
         // decided to start a module from the previous plan.
         self.carry_out_effects();
         // If the elector refuses a version that was rejected on this node, its previous plan stays in force.
-        let Plan { module, fallback: instead } = self.elector.plan();
+        let Plan { module, fallback: instead, .. } = self.elector.plan();
         let planned: Vec<&str> =
             [module, instead].into_iter().flatten().map(|version| version.digest.as_str()).collect();
         self.ready_modules.keep(&planned);

@@ -234,7 +234,7 @@ events! {
         /// The operator's reason.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
-        /// The change that the rollback made.
+        /// The result of the rollback, in words.
         result: String,
     } => { format!("{}; requested by {}", result.trim_end(), by_whom(by, reason.as_deref())) };
     /// This node took over a lease before the lease expired, because all processes of the holder were dead. The event
@@ -416,6 +416,20 @@ events! {
         None => format!("the coordinator is done; the next term begins in {wait_s}"),
         Some(reason) => format!("consecutive failures: {failures}; the next term begins in {wait_s}: {reason}"),
     }};
+    /// The leader waits for the next due time of the schedule. No instance runs until then.
+    NextRun = "next_run", Info, {
+        /// The next due time, in RFC 3339 (UTC); omitted if the schedule has no further one.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        due: Option<String>,
+    } => { match due {
+        Some(due) => format!("the next run is due at {due}"),
+        None => "the schedule has no further run".to_owned(),
+    }};
+    /// A run is skipped, because it could not begin within 10 minutes (`missed = "skip"`).
+    RunSkipped = "run_skipped", Warn, {
+        /// The due time, in RFC 3339 (UTC).
+        due: String,
+    } => "skips the run that was due at {due}: it is too late (missed = \"skip\")";
     /// The coordinator is done for good, unless a new module arrives or an operator runs `baton rerun`.
     Finished = "finished", Info, {
         /// The outcome, and how to run the coordinator again.

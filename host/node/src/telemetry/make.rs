@@ -6,6 +6,7 @@ use baton_election::timing::LONGEST_POLL;
 use baton_election::{End, IneligibleCause, Record, Report, StopReason, StoreError, Term, Timing};
 
 use super::{Event, GuestStream, LAST_LINES, Seconds};
+use baton_base::clock::rfc3339_seconds;
 use baton_runtime::{LogLevel, Usage};
 use baton_store::Digest;
 use baton_store::StoreUrl;
@@ -156,6 +157,16 @@ impl Event {
             Report::Resting { wait, reason, failures } => {
                 Self::NextTerm { reason: Some(reason), failures, wait_s: wait.into() }
             }
+            Report::AwaitingRun { due } => Self::NextRun { due: due.map(rfc3339_seconds) },
+            Report::RunSkipped { due } => Self::RunSkipped { due: rfc3339_seconds(due) },
+            Report::ProgressAhead { recorded, due } => Self::Error {
+                error: format!(
+                    "the run that is due at {} does not begin, because the store records runs up to {}: a clock was \
+                     wrong; wait, or change the schedule on all nodes, which sets the record back",
+                    rfc3339_seconds(due),
+                    rfc3339_seconds(recorded)
+                ),
+            },
             Report::CoolOff { wait, reason } => {
                 Self::ineligible(&IneligibleCause::CoolingOff, (None, Some(reason)), Some(wait))
             }

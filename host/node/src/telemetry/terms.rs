@@ -154,6 +154,7 @@ mod tests {
             failures: 0,
             released: false,
             paused_until: None,
+            progress: None,
         };
         terms.has_read(&record);
         record

@@ -302,6 +302,7 @@ mod tests {
             failures: 0,
             released: false,
             paused_until: None,
+            progress: None,
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use baton_election::{ElectionName, Term, Time};
+use baton_election::{ElectionName, ScheduledRun, Term, Time};
 use tokio::sync::{mpsc, watch};
 
 use super::instance::{Instance, InstanceControl, InstanceHandle};
@@ -15,7 +15,7 @@ use crate::host::runners::Runners;
 use crate::module::Module;
 use crate::module::judge::ModuleKind;
 use crate::wire::output::{Notice, Output};
-use baton_base::clock::Clock;
+use baton_base::clock::{Clock, rfc3339_seconds};
 use baton_base::gate::{Gate, Watchdog};
 use baton_store::ObjectStore;
 use baton_store::state::{self, Claimant};
@@ -64,12 +64,13 @@ pub struct Launcher {
 
 /// Starts instances for a supervisor. [`Launcher`] is the implementation that starts real instances.
 pub trait Launch: Send + Sync {
-    /// Starts an instance of `module` that serves `term`. The event [`InstanceEvent::Gone`](crate::InstanceEvent::Gone)
-    /// reports any failure.
+    /// Starts an instance of `module` that serves `term`, and carries out `run` if the election has a schedule. The
+    /// event [`InstanceEvent::Gone`](crate::InstanceEvent::Gone) reports any failure.
     fn start(
         &self,
         module: &Module,
         term: Term,
+        run: Option<ScheduledRun>,
         deadline: Time,
         abort_at: Time,
         output: Arc<dyn Output>,
@@ -98,11 +99,12 @@ impl Launch for Launcher {
         &self,
         module: &Module,
         term: Term,
+        run: Option<ScheduledRun>,
         deadline: Time,
         abort_at: Time,
         output: Arc<dyn Output>,
     ) -> Box<dyn InstanceHandle> {
-        Box::new(self.start(module, term, deadline, abort_at, output))
+        Box::new(self.start(module, term, run, deadline, abort_at, output))
     }
 
     fn keep(&self, modules: &[&Module]) {
@@ -135,6 +137,7 @@ impl Launcher {
         &self,
         module: &Module,
         term: Term,
+        run: Option<ScheduledRun>,
         deadline: Time,
         abort_at: Time,
         output: Arc<dyn Output>,
@@ -151,6 +154,7 @@ impl Launcher {
             launcher: self.clone(),
             module: module.clone(),
             term,
+            run,
             control: control.clone(),
             states: self.states_of(module, &output),
             succeeded,
@@ -180,23 +184,26 @@ impl Launcher {
     }
 
     /// Returns the guest's environment variables. A command usually does not import the contract, so the host also
-    /// passes its term, election and node in variables. These variables override configured variables of the same
-    /// names.
+    /// passes its term, election and node in variables. Every instance learns its scheduled run from variables. All of
+    /// these variables override configured variables of the same names.
     pub(super) fn environment(
         &self,
         module: &Module,
         term: Term,
+        run: Option<ScheduledRun>,
         secrets: &[(String, String)],
     ) -> Vec<(String, String)> {
         let given = self.env.iter().chain(&self.config).chain(secrets).cloned();
-        if module.kind() == ModuleKind::Coordinator {
-            return given.collect();
+        let mut own = Vec::new();
+        if module.kind() != ModuleKind::Coordinator {
+            own.push(("BATON_TERM", term.to_string()));
+            own.push(("BATON_ELECTION", self.election.to_string()));
+            own.push(("BATON_NODE", self.node.clone()));
         }
-        let own = [
-            ("BATON_TERM", term.to_string()),
-            ("BATON_ELECTION", self.election.to_string()),
-            ("BATON_NODE", self.node.clone()),
-        ];
+        if let Some(ScheduledRun { due, last_completed }) = run {
+            own.push(("BATON_SCHEDULED_FOR", rfc3339_seconds(due)));
+            own.extend(last_completed.map(|last| ("BATON_LAST_COMPLETED", rfc3339_seconds(last))));
+        }
         let given = given.filter(|(name, _)| own.iter().all(|(other, _)| name != other));
         own.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).chain(given).collect()
     }

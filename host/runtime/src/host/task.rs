@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use baton_election::{End, Term, Time};
+use baton_election::{End, ScheduledRun, Term, Time};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use rustix::io::Errno;
@@ -39,6 +39,8 @@ pub(super) struct InstanceTask {
     pub(super) launcher: Launcher,
     pub(super) module: Module,
     pub(super) term: Term,
+    /// The scheduled run that the instance carries out, if the election has a schedule.
+    pub(super) run: Option<ScheduledRun>,
     pub(super) control: InstanceControl,
     /// Claims the state before the start, if the module uses state.
     pub(super) states: Option<Claimant>,
@@ -76,7 +78,7 @@ pub(super) enum ExitCause {
 }
 
 impl InstanceTask {
-    /// Begins the instance at once if a runner is ready, and there is no state to claim and no secret to read from a
+    /// Starts the instance at once if a runner is ready, there is no state to claim, and no secret must be read from a
     /// file. Otherwise returns `None`.
     pub(super) fn begin_at_once(&self) -> Option<Begun> {
         let waits = self.states.is_some() || self.launcher.secrets.iter().any(|secret| secret.file().is_some());
@@ -102,7 +104,7 @@ impl InstanceTask {
             election: election.to_string(),
             node: node.clone(),
             arguments: arguments.clone(),
-            environment: self.launcher.environment(&self.module, self.term, &secrets),
+            environment: self.launcher.environment(&self.module, self.term, self.run, &secrets),
             config: config.iter().cloned().chain(secrets).collect(),
             entries,
         };
@@ -202,8 +204,13 @@ impl InstanceTask {
             ExitCause::Cannot(end) => Gone { end, backtrace: None },
             ExitCause::Broken(why) => crashed(format!("the runner violated the protocol: {why}")),
         };
-        let is_its_own = matches!(gone.end, End::Done | End::Superseded { .. }) || !self.control.was_refused();
-        // A kill starts by refusing the instance's effects, so a failure after a refusal is not the guest's fault.
+        // A kill starts by refusing the instance's effects, so a failure after a refusal is not the guest's fault. A
+        // scheduled run is completed only if no effect was refused.
+        let is_its_own = match gone.end {
+            End::Superseded { .. } => true,
+            End::Done if self.run.is_none() => true,
+            _ => !self.control.was_refused(),
+        };
         if self.control.was_killed() || !is_its_own { Gone { end: End::Killed, backtrace: None } } else { gone }
     }
 

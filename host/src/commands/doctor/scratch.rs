@@ -100,6 +100,7 @@ impl Scratch {
             failures: 0,
             released: false,
             paused_until: None,
+            progress: None,
         }
     }
 

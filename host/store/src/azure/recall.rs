@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use azure_core::prelude::Metadata;
-use baton_election::{ElectionName, Snapshot, StoreError, Term, Version};
+use baton_election::{ElectionName, Recalled, Snapshot, StoreError, Term, Version};
 use futures::{StreamExt, TryStreamExt};
 
 use super::objects::{PIECE, nodes_folder, object_name};
@@ -15,9 +15,16 @@ use crate::state::{Document, HEAD};
 use crate::{VersionedObject, recall};
 
 const TERM: &str = "term";
+/// The progress of scheduled runs, in the record's and the announcements' metadata.
+pub(super) const PROGRESS: &str = "progress";
 
 pub(super) fn of_announcement(content: &[u8]) -> Metadata {
-    naming(Some(recall::announced(content)).filter(|term| *term > 0))
+    let Recalled { term, progress } = recall::announced(content);
+    let mut metadata = naming(Some(term).filter(|term| *term > 0));
+    if let Some(progress) = progress {
+        metadata.insert(PROGRESS, progress.to_string());
+    }
+    metadata
 }
 
 pub(super) fn of_object(object: VersionedObject, content: &[u8]) -> Metadata {
@@ -33,12 +40,12 @@ fn naming(term: Option<Term>) -> Metadata {
 }
 
 impl AzureStore {
-    /// Reads the lease's snapshot, the highest term in any blob, and the version of the steering object. The listing is
-    /// sorted by name, so the lease is read before the state and the announcements.
+    /// Reads the lease's snapshot, the facts that all blobs contain, and the version of the steering object. The
+    /// listing is sorted by name, so the lease is read before the state and the announcements.
     pub(super) async fn survey(
         &self,
         election: &ElectionName,
-    ) -> Result<(Snapshot, Term, Option<Version>), StoreError> {
+    ) -> Result<(Snapshot, Recalled, Option<Version>), StoreError> {
         let request = self.container.list_blobs().prefix(format!("{election}/")).include_metadata(true);
         let (lease, nodes) = (format!("{election}{LEASE_BLOB}"), nodes_folder(election));
         let [state, asked] = [VersionedObject::State, VersionedObject::Steering].map(|one| object_name(one, election));
@@ -49,14 +56,17 @@ impl AzureStore {
             } else if blob.name == asked {
                 steering = Some(version(&blob.properties.etag));
             } else if blob.name == state || blob.name.starts_with(&nodes) {
-                let term = term_in(&blob.metadata.unwrap_or_default());
+                let metadata = blob.metadata.unwrap_or_default();
+                let term = term_in(&metadata);
                 is_state_silent |= blob.name == state && term.is_none();
-                named.extend(term);
+                let progress = value(&metadata, PROGRESS).and_then(|text| text.parse().ok()).map(Box::new);
+                named.push(Recalled { term: term.unwrap_or(0), progress });
             }
         }
         let state = if is_state_silent { self.state_head(election).await? } else { None };
-        let term = recall::highest(read.term(), state.as_deref(), named)?;
-        Ok((read, term, steering))
+        let mut recalled = Recalled::from_record(read.record());
+        recall::add(&mut recalled, state.as_deref(), named)?;
+        Ok((read, recalled, steering))
     }
 
     /// Returns the first bytes of the state, or `None` if there is no state.
@@ -82,8 +92,12 @@ impl AzureStore {
     }
 }
 
-/// Returns the term in a blob's metadata, if there is one. Servers may change the case of names.
+/// Returns the term in a blob's metadata, if there is one.
 pub(super) fn term_in(metadata: &HashMap<String, String>) -> Option<Term> {
-    let (_, term) = metadata.iter().find(|(name, _)| name.eq_ignore_ascii_case(TERM))?;
-    term.parse().ok()
+    value(metadata, TERM)?.parse().ok()
+}
+
+/// Returns a value in a blob's metadata. Servers may change the case of names.
+fn value<'a>(metadata: &'a HashMap<String, String>, key: &str) -> Option<&'a String> {
+    metadata.iter().find(|(name, _)| name.eq_ignore_ascii_case(key)).map(|(_, value)| value)
 }

@@ -31,13 +31,16 @@ pub(super) fn encode(record: &Record) -> Metadata {
     if let Some(Outcome::Done) = record.outcome {
         put("outcome", "done".to_owned());
     }
-    // Older hosts do not know these two keys. When an older host writes the record, it replaces all metadata, which
-    // removes both keys.
+    // Older hosts do not know the following keys. When an older host writes the record, it replaces all metadata, which
+    // removes these keys.
     if record.released {
         put("released", "true".to_owned());
     }
     if let Some(until) = record.paused_until {
         put("rest", since(until));
+    }
+    if let Some(progress) = &record.progress {
+        put(super::recall::PROGRESS, progress.to_string());
     }
     metadata
 }
@@ -81,6 +84,7 @@ pub(super) fn decode(metadata: HashMap<String, String>) -> Result<Option<Record>
         failures: u32::try_from(number("failures")?).unwrap_or(u32::MAX),
         released: text("released") == Some("true"),
         paused_until: time("rest"),
+        progress: text(super::recall::PROGRESS).and_then(|text| text.parse().ok()).map(Box::new),
     }))
 }
 
@@ -110,6 +114,7 @@ mod tests {
             failures: 3,
             released: true,
             paused_until: Some(Duration::from_micros(1_700_000_060_000_001)),
+            progress: "1 3 1700000000 1700000060 0 0 2 * * * UTC".parse().ok().map(Box::new),
         };
         let metadata = encode(&record)
             .iter()

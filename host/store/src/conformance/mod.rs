@@ -169,6 +169,7 @@ checks! {
     "terms", "a term number could repeat" {
         @store: suite::elections_are_listed_sorted, terms::mark_stays_until_a_write_without_it,
             terms::recreated_record_has_no_mark, terms::recall_names_the_highest_term_in_the_store,
+            terms::recall_merges_progress_of_record_and_announcements,
             terms::recall_fails_when_the_state_is_unreadable;
     }
     "modules", "a node could run a module other than the one that was pushed, or none" {

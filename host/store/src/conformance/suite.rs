@@ -196,6 +196,7 @@ pub fn record(term: u64) -> Record {
         failures: 3,
         released: false,
         paused_until: None,
+        progress: None,
     }
 }
 
@@ -259,6 +260,7 @@ pub(super) async fn record_is_read_as_it_was_written(bench: StoreBench) -> Verdi
         failures: u32::MAX,
         released: true,
         paused_until: Some(Duration::from_micros(1_700_000_060_000_001)),
+        progress: "1 3 1700000000 1700000060 0 0 2 * * * UTC".parse().ok().map(Box::new),
         ..record(u64::MAX)
     };
     let bare = Record { node: None, module: None, outcome: None, failures: 0, ..record(1) };

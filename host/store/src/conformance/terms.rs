@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::state::{self, Document, EditError};
 use crate::{Announcement, ModuleStore as _, Reading, Store, VersionedObject};
-use baton_election::{ElectionName, HIGHEST_TERM, Op, Record, Reply, StoreError, Term};
+use baton_election::{ElectionName, HIGHEST_TERM, Op, Progress, Recalled, Record, Reply, StoreError, Term};
 use bytes::Bytes;
 
 use super::bench::{Finding, Verdict, ensure, ensure_eq};
@@ -48,25 +48,30 @@ pub(super) async fn recreated_record_has_no_mark(bench: StoreBench) -> Verdict {
     Ok(())
 }
 
-/// Returns the answer to a recall. Also checks that a survey returns the same term, and the version of the steering
+/// Returns the answer to a recall. Also checks that a survey returns the same facts, and the version of the steering
 /// object.
-async fn recall(store: &dyn Store) -> Verdict<Result<Term, StoreError>> {
+async fn recall_all(store: &dyn Store) -> Verdict<Result<Recalled, StoreError>> {
     let recalled = match store.request(&job(), Op::Recall).await {
-        Ok(Reply::Term(term)) => Ok(term),
+        Ok(Reply::Recalled(recalled)) => Ok(recalled),
         Ok(other) => return Err(Finding::broken(format!("a recall returned {other:?}"))),
         Err(error) => Err(error),
     };
     let surveyed = match store.request(&job(), Op::Survey).await {
-        Ok(Reply::Surveyed { term, steering, .. }) => {
+        Ok(Reply::Surveyed { recalled, steering, .. }) => {
             let read = store.read(VersionedObject::Steering, &job(), steering.as_ref()).await;
             ensure_eq!(read, Ok(if steering.is_some() { Reading::Unchanged } else { Reading::Nothing }));
-            Ok(term)
+            Ok(recalled)
         }
         Ok(other) => return Err(Finding::broken(format!("a survey returned {other:?}"))),
         Err(error) => Err(error),
     };
-    ensure_eq!(surveyed, recalled, "the term of a survey, compared with a recall");
+    ensure_eq!(surveyed, recalled, "a survey, compared with a recall");
     Ok(recalled)
+}
+
+/// Like [`recall_all`], but returns only the term.
+async fn recall(store: &dyn Store) -> Verdict<Result<Term, StoreError>> {
+    Ok(recall_all(store).await?.map(|recalled| recalled.term))
 }
 
 async fn announce(store: &dyn Store, election: &ElectionName, node: &str, term: Term) -> Verdict {
@@ -128,6 +133,28 @@ pub(super) async fn recall_names_the_highest_term_in_the_store(bench: StoreBench
     // The state is read even while the lease is held.
     ensure_eq!(bench.acquire(a()).await, Ok(Reply::Done));
     ensure_eq!(recall(store).await?, Ok(HIGHEST_TERM - 1));
+    Ok(())
+}
+
+pub(super) async fn recall_merges_progress_of_record_and_announcements(bench: StoreBench) -> Verdict {
+    let store = bench.open();
+    let store = store.as_ref();
+    let progress = |text: &str| text.parse::<Progress>().ok().map(Box::new);
+    let announce = async |node: &str, progress: &str| {
+        let said = Announcement { progress: progress.to_owned(), ..Announcement::now(node, "i", "", vec![], None) };
+        accepted!(store.announce(&job(), node, said.encode()).await);
+        Verdict::Ok(())
+    };
+    announce("web-1-0", "damaged").await?;
+    ensure_eq!(recall_all(store).await?, Ok(Recalled::default()));
+    announce("web-2-0", "0 1 10 60 0 0 2 * * * UTC").await?;
+    ensure_eq!(recall_all(store).await?.map(|all| all.progress), Ok(progress("0 1 10 60 0 0 2 * * * UTC")));
+    let recorded = progress("0 1 20 40 40 0 2 * * * UTC");
+    version_in!(bench.ask(Op::Create { record: Record { progress: recorded, ..record(5) } }).await);
+    ensure_eq!(recall_all(store).await?.map(|all| all.progress), Ok(progress("0 1 20 60 40 0 2 * * * UTC")));
+    announce("web-3-0", "0 2 0 7 7 -").await?;
+    let all = Recalled { term: 5, progress: progress("0 2 0 60 40 -") };
+    ensure_eq!(recall_all(store).await?, Ok(all));
     Ok(())
 }
 

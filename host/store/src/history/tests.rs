@@ -34,6 +34,7 @@ fn record(term: Term, node: &str, released: bool) -> Record {
         failures: 0,
         released,
         paused_until: None,
+        progress: None,
     }
 }
 

@@ -30,6 +30,7 @@ fn record(term: u64) -> Record {
         failures: 0,
         released: false,
         paused_until: None,
+        progress: None,
     }
 }
 

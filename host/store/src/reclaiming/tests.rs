@@ -82,6 +82,7 @@ fn record(term: u64, incarnation: &str) -> Record {
         failures: 0,
         released: false,
         paused_until: None,
+        progress: None,
     }
 }
 

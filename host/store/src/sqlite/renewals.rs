@@ -64,6 +64,7 @@ mod tests {
             failures: 0,
             released: false,
             paused_until: None,
+            progress: None,
         };
         store.create().await.unwrap();
         let Ok(Reply::Version(version)) = store.request(&job, Op::Create { record }).await else { panic!("no record") };

@@ -1,13 +1,14 @@
-//! The tables for leases: the leases, the marks of released records, the pauses, and the notes about lease holders.
+//! The tables for leases: the leases, the marks of released records, the pauses, the progress of scheduled runs, and
+//! the notes about lease holders.
 //!
 //! The columns of the table `lease` cannot change: old hosts do not know marks, and write whole rows by column
 //! position. So marks have their own table. A mark contains the version of its record, so it does not apply to a record
-//! that an old host writes later. Pauses and notes work in the same way. Notes also contain the lease's id, because an
-//! old host that acquires the lease chooses a new id.
+//! that an old host writes later. Pauses, progress and notes work in the same way. Notes also contain the lease's id,
+//! because an old host that acquires the lease chooses a new id.
 
 use std::time::Duration;
 
-use baton_election::{ElectionName, LeaseId, Outcome, Record, Version};
+use baton_election::{ElectionName, LeaseId, Outcome, Progress, Record, Version};
 use rusqlite::{Connection, OptionalExtension, named_params};
 
 use crate::lease::{Lease, LeaseObject};
@@ -30,6 +31,11 @@ CREATE TABLE IF NOT EXISTS released (election TEXT PRIMARY KEY, version TEXT NOT
 /// The table of pauses. The first pause creates this table, for the same reasons as [`RELEASED`].
 const REST: &str = "
 CREATE TABLE IF NOT EXISTS rest (election TEXT PRIMARY KEY, version TEXT NOT NULL, until INTEGER NOT NULL) STRICT, WITHOUT ROWID;";
+
+/// The table of the progress of scheduled runs. The first write creates this table, for the same reasons as
+/// [`RELEASED`].
+const PROGRESS: &str = "
+CREATE TABLE IF NOT EXISTS progress (election TEXT PRIMARY KEY, version TEXT NOT NULL, text TEXT NOT NULL) STRICT, WITHOUT ROWID;";
 
 /// The table of notes. The first note creates this table, for the same reasons as [`RELEASED`].
 pub(super) const HOLDER: &str = "
@@ -55,6 +61,7 @@ pub(super) fn load(db: &Connection, election: &ElectionName) -> rusqlite::Result
     if let Some(record) = &mut row.record {
         record.released = is_released(db, election, &row.version)?;
         record.paused_until = paused_until(db, election, &row.version)?;
+        record.progress = progress(db, election, &row.version)?;
     }
     Ok(Some((row, stamp)))
 }
@@ -98,12 +105,20 @@ pub(super) fn save(db: &Connection, election: &ElectionName, row: &LeaseObject, 
             nanoseconds(until)
         ])?;
     }
+    if let Some(progress) = record.and_then(|record| record.progress.as_ref()) {
+        db.execute_batch(PROGRESS)?;
+        db.prepare_cached("INSERT OR REPLACE INTO progress VALUES (?1, ?2, ?3)")?.execute([
+            election.as_str(),
+            &row.version.0,
+            &progress.to_string(),
+        ])?;
+    }
     Ok(())
 }
 
 pub(super) fn delete(db: &Connection, election: &ElectionName) -> rusqlite::Result<()> {
     db.execute("DELETE FROM lease WHERE election = ?1", [election.as_str()])?;
-    for table in ["released", "rest", "holder"] {
+    for table in ["released", "rest", "progress", "holder"] {
         if has(db, table)? {
             db.execute(&format!("DELETE FROM {table} WHERE election = ?1"), [election.as_str()])?;
         }
@@ -192,6 +207,17 @@ fn paused_until(db: &Connection, election: &ElectionName, version: &Version) -> 
     Ok(until.map(duration))
 }
 
+fn progress(db: &Connection, election: &ElectionName, version: &Version) -> rusqlite::Result<Option<Box<Progress>>> {
+    if !has(db, "progress")? {
+        return Ok(None);
+    }
+    let text: Option<String> = db
+        .prepare_cached("SELECT text FROM progress WHERE election = ?1 AND version = ?2")?
+        .query_row([election.as_str(), &version.0], |row| row.get(0))
+        .optional()?;
+    Ok(text.and_then(|text| text.parse().ok()).map(Box::new))
+}
+
 fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(LeaseObject, Stamp)> {
     let record = match row.get::<_, Option<i64>>("term")? {
         None => None,
@@ -204,9 +230,10 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(LeaseObject, Stamp)> {
             module: row.get("module")?,
             outcome: row.get::<_, Option<String>>("outcome")?.map(|text| outcome(&text)).transpose()?,
             failures: row.get("failures")?,
-            // `load` reads these two fields from their own tables.
+            // `load` reads these fields from their own tables.
             released: false,
             paused_until: None,
+            progress: None,
         }),
     };
     let lease = Lease {

@@ -34,6 +34,7 @@ fn record(term: u64) -> Record {
         failures: 3,
         released: false,
         paused_until: None,
+        progress: None,
     }
 }
 
@@ -278,7 +279,7 @@ async fn missing_file_is_reported_with_its_former_content() {
         let Err(StoreError::Misconfigured(why)) = &recalled else { panic!("{recalled:?}") };
         assert!(why.contains(name) && why.contains("put it back") && why.contains(was_in_it), "{why}");
         std::fs::rename(dir.path().join("away"), dir.path().join(name)).unwrap();
-        assert_eq!(store.request(&job(), Op::Recall).await, Ok(Reply::Term(0)));
+        assert_eq!(store.request(&job(), Op::Recall).await, Ok(Reply::Recalled(Recalled { term: 0, progress: None })));
     }
 }
 

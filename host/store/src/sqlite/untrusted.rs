@@ -79,6 +79,7 @@ fn read_holder(db: &Connection, bytes: &[u8]) -> rusqlite::Result<()> {
         failures: 0,
         released: false,
         paused_until: None,
+        progress: None,
     };
     let lease = Lease { holder: Some(id), ..Lease::default() };
     let row = LeaseObject { version: Version(text(version)), record: Some(record), lease };

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use azure_core::prelude::Metadata;
 use azure_storage::{CloudLocation, StorageCredentials};
 use azure_storage_blobs::prelude::ClientBuilder;
-use baton_election::{LeaseState, Op, Reply, Snapshot, StoreError, Version};
+use baton_election::{LeaseState, Op, Recalled, Reply, Snapshot, StoreError, Version};
 use baton_store::state::{self, Document, EditError};
 use baton_store::{AzureStore, LeaseStore, ObjectStore as _, Reading, Store, VersionedObject};
 
@@ -404,7 +404,11 @@ async fn list_in_azures_format_is_parsed() {
                        connection: close\r\n\r\n";
         let answers = [listed, missing.to_owned()];
         let (address, server) = answer(answers.into_iter().take(requests).collect());
-        assert_eq!(handle(address, "leases").request(&job(), Op::Recall).await, Ok(Reply::Term(term)), "{state}");
+        assert_eq!(
+            handle(address, "leases").request(&job(), Op::Recall).await,
+            Ok(Reply::Recalled(Recalled { term, progress: None })),
+            "{state}"
+        );
         let asked = server.join().unwrap();
         assert!(asked[0].contains("prefix=job%2F") && asked[0].contains("include=metadata"), "{asked:?}");
     }
@@ -420,7 +424,7 @@ async fn state_with_its_term_only_in_the_content_is_recalled() {
         state::edit(&store, &job(), async || Ok(()), claimed).await.unwrap();
     };
     claim(41).await;
-    assert_eq!(store.request(&job(), Op::Recall).await, Ok(Reply::Term(41)));
+    assert_eq!(store.request(&job(), Op::Recall).await, Ok(Reply::Recalled(Recalled { term: 41, progress: None })));
     let Ok(Reading::Found(_, content)) = store.read(VersionedObject::State, &job(), None).await else {
         panic!("it was written");
     };
@@ -430,7 +434,7 @@ async fn state_with_its_term_only_in_the_content_is_recalled() {
     let blob =
         ClientBuilder::with_location(location, StorageCredentials::emulator()).blob_client("leases", "job/state");
     blob.put_block_blob(content).into_future().await.unwrap();
-    assert_eq!(store.request(&job(), Op::Recall).await, Ok(Reply::Term(41)));
+    assert_eq!(store.request(&job(), Op::Recall).await, Ok(Reply::Recalled(Recalled { term: 41, progress: None })));
 }
 
 /// The environment variable with the store's credentials. No other test may run in a process that has this variable.

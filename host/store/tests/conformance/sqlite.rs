@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use baton_election::{ElectionName, LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreError, Version};
+use baton_election::{ElectionName, LeaseId, LeaseState, Op, Recalled, Record, Reply, Snapshot, StoreError, Version};
 use baton_store::sqlite::BootClock;
 use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore as _, Reading, VersionedObject, withdraw_gone};
 use baton_store::{LeaseStore, SqliteStore, Store};
@@ -93,7 +93,7 @@ async fn lock_on_control_delays_neither_announcements_nor_a_recall() {
     lock.execute_batch("BEGIN EXCLUSIVE").unwrap();
     let said = Announcement { term: 9, ..Announcement::now("node", "i", "", Vec::new(), None) };
     store.announce(&job(), "node", said.encode()).await.unwrap();
-    assert_eq!(store.request(&job(), Op::Recall).await, Ok(Reply::Term(9)));
+    assert_eq!(store.request(&job(), Op::Recall).await, Ok(Reply::Recalled(Recalled { term: 9, progress: None })));
 }
 
 /// An earlier version of Baton created folders without files for modules.

@@ -59,6 +59,7 @@ async fn as_a_process_of_its_own() {
         failures: 0,
         released: false,
         paused_until: None,
+        progress: None,
     };
     for op in [Op::Read, Op::Create { record }, Op::Read, Op::Renew { id }] {
         match store.request(&job, op.clone()).await {

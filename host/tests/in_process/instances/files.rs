@@ -25,7 +25,7 @@ async fn file_writes_stop_at_the_deadline() {
         let deadline = now + time;
         // The test does not kill the instance. After the deadline, the host refuses a write, and the refusal ends the
         // instance.
-        let mut instance = launcher.start(&module, 1, deadline, now + GUARD * 10, Arc::new(Lines(sender)));
+        let mut instance = launcher.start(&module, 1, None, deadline, now + GUARD * 10, Arc::new(Lines(sender)));
         let gone = gone(&mut instance).await;
         assert_eq!(gone.end, End::Killed);
         assert!(launcher.clock.now() >= deadline, "the instance ended before its deadline");

@@ -42,7 +42,7 @@ async fn instance_ended_by_panic_is_gone_after_its_requests() {
     let (module, launcher) = asking("crowd", &format!("http://{}", listener.local_addr().unwrap()));
     for _ in 0..10 {
         let later = launcher.clock.now() + GUARD * 10;
-        let mut instance = launcher.start(&module, 1, later, later, Arc::new(Panics));
+        let mut instance = launcher.start(&module, 1, None, later, later, Arc::new(Panics));
         let end = gone(&mut instance).await.end;
         assert!(matches!(&end, End::Crashed(why) if why.contains("on purpose: 64 in flight")), "{end:?}");
         // Accept the connections that the instance opened before it ended.
@@ -59,7 +59,7 @@ async fn killed_instance_is_gone_after_its_requests() {
     for _ in 0..10 {
         let (sender, mut lines) = mpsc::unbounded_channel();
         let later = launcher.clock.now() + GUARD * 10;
-        let mut instance = launcher.start(&module, 1, later, later, Arc::new(Lines(sender)));
+        let mut instance = launcher.start(&module, 1, None, later, later, Arc::new(Lines(sender)));
         assert_eq!(Patience::of_future(lines.recv()).await.unwrap().as_deref(), Some("64 in flight"));
         let mut streams: Vec<_> = (0..64).map(|_| listener.accept().unwrap().0).collect();
         for stream in &mut streams {

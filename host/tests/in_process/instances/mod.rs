@@ -82,7 +82,7 @@ fn start(behaviour: &str, deadline: Duration) -> (Instance, mpsc::UnboundedRecei
     let (module, launcher) = (module(), launcher(behaviour));
     let (sender, lines) = mpsc::unbounded_channel();
     let now = launcher.clock.now();
-    (launcher.start(&module, 1, now + deadline, now + deadline + GUARD * 10, Arc::new(Lines(sender))), lines)
+    (launcher.start(&module, 1, None, now + deadline, now + deadline + GUARD * 10, Arc::new(Lines(sender))), lines)
 }
 
 struct Lines(mpsc::UnboundedSender<String>);

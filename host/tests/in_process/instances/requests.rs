@@ -83,6 +83,7 @@ async fn store_request_is_repeated_when_it_panics() {
             pause: Duration::from_secs(1),
             on_done: OnDone::Repeat,
             probation: Duration::from_secs(30),
+            schedule: None,
         },
         store,
         launcher: Arc::new(launcher),

@@ -38,7 +38,7 @@ impl Keeper {
         let launcher = Launcher { env, ..self.launcher.clone() };
         let deadline = launcher.clock.now() + GUARD * 10;
         Started {
-            instance: launcher.start(&self.module, term, deadline, deadline + GUARD, Arc::new(Lines(sender))),
+            instance: launcher.start(&self.module, term, None, deadline, deadline + GUARD, Arc::new(Lines(sender))),
             lines,
         }
     }

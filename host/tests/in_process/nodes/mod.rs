@@ -7,6 +7,7 @@
 mod history;
 mod outage;
 mod preference;
+mod schedules;
 mod steering;
 mod swaps;
 
@@ -18,7 +19,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use baton_base::clock::Clock;
-use baton_election::{ElectionName, End, OnDone, StopReason, StoreError, Term, Time, Timing};
+use baton_election::{
+    ElectionName, End, Missed, OnDone, Op, Reply, ScheduledRun, StopReason, StoreError, Term, Time, Timing,
+};
 use baton_modules::{
     EditError, Follower, FollowerConfig, Offer, Pace, Preparation, Prepare, PrepareError, Publication, VersionList,
     edit_versions,
@@ -26,14 +29,15 @@ use baton_modules::{
 use baton_node::announcer::NodeProperties;
 use baton_node::links::Links;
 use baton_node::node::{ElectionConfig, ModuleFollower, Node, NodeConfig, NodeId, Stores};
+use baton_node::schedule::schedule;
 use baton_node::steering::NodeIncarnation;
 use baton_node::steering::operator::{HintTarget, Operator, SteerResult, SteeringCommand};
 use baton_node::supervisor::Shutdown;
 use baton_node::telemetry::{ElectionTracker, FollowerLog, Format, Log, LogWriter, Ring, Style};
 use baton_runtime::{EffectCounts, Engine, Gone, InstanceEvent, InstanceHandle, Launch, Module, Output, Usage};
 use baton_store::{
-    Announcement, Digest, Intercept, Interceptor, MemoryStore, ModuleStore as _, ObjectStore as _, Reading,
-    StoreAnswer, StoreCall, memory,
+    Announcement, Digest, Intercept, Interceptor, LeaseStore as _, MemoryStore, ModuleStore as _, ObjectStore as _,
+    Reading, StoreAnswer, StoreCall, memory,
 };
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -66,11 +70,13 @@ struct NodeSettings {
     preempt: bool,
     max_leaderships: Option<usize>,
     pause: Duration,
+    /// The schedule's pattern, in UTC.
+    schedule: Option<&'static str>,
 }
 
 impl Default for NodeSettings {
     fn default() -> Self {
-        Self { priority: 100, preempt: false, max_leaderships: None, pause: Duration::from_secs(1) }
+        Self { priority: 100, preempt: false, max_leaderships: None, pause: Duration::from_secs(1), schedule: None }
     }
 }
 
@@ -164,6 +170,7 @@ impl Fleet {
             pause: settings.pause,
             on_done: OnDone::Repeat,
             probation: Duration::from_secs(30),
+            schedule: settings.schedule.map(|pattern| schedule(pattern, "UTC", Missed::RunOnce).unwrap()),
             stall_after: None,
             priority: settings.priority,
             preempt: settings.preempt,
@@ -360,6 +367,12 @@ impl Instances {
         self.ignore_stops.store(true, Ordering::Relaxed);
     }
 
+    /// Marks the instance of this term as gone, because its node has crashed.
+    fn forget(&self, term: Term) {
+        let mut all = self.all.lock().unwrap();
+        all.iter_mut().filter(|one| one.term == term).for_each(|one| one.is_gone = true);
+    }
+
     /// Makes the instance of this term end by itself, with the result `end`.
     fn end(&self, term: Term, end: End) {
         let mut all = self.all.lock().unwrap();
@@ -371,6 +384,7 @@ struct ScriptedState {
     node: String,
     election: ElectionName,
     term: Term,
+    run: Option<ScheduledRun>,
     module: Digest,
     deadline: Time,
     is_gone: bool,
@@ -397,6 +411,7 @@ impl Launch for Scripted {
         &self,
         module: &Module,
         term: Term,
+        run: Option<ScheduledRun>,
         deadline: Time,
         _abort_at: Time,
         _output: Arc<dyn Output>,
@@ -412,7 +427,7 @@ impl Launch for Scripted {
         let (node, election) = (self.node.clone(), self.election.clone());
         let _receiver_exists = tell.send(InstanceEvent::Begun);
         let module = module.digest();
-        all.push(ScriptedState { node, election, term, module, deadline, is_gone: false, tell });
+        all.push(ScriptedState { node, election, term, run, module, deadline, is_gone: false, tell });
         if self.instances.crashing.lock().unwrap().contains(&module) {
             all[number].end(End::Crashed("a trap".to_owned()));
         }

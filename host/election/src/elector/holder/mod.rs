@@ -1,7 +1,8 @@
 //! A node that holds the lease. `lease` renews the lease, `settling` waits until another instance has ended, `terms`
-//! begins one term after another, and `serving` stops the instance before the lease expires. [`Holding::timers`]
-//! computes when each of these steps is due.
+//! begins one term after another, `idle` waits for the next scheduled run, and `serving` stops the instance before the
+//! lease expires. [`Holding::timers`] computes when each of these steps is due.
 
+mod idle;
 mod lease;
 mod serving;
 mod settling;
@@ -73,6 +74,10 @@ enum Stage {
     Noting { rest: Duration },
     /// No instance is running, and the next term is due at `until`.
     Resting { until: Time },
+    /// This node leads without an instance until the next due time of the schedule, which is a wall-clock time since
+    /// the Unix epoch. `None` if the schedule has no further due time.
+    /// `since` is the wall-clock time at which it was chosen.
+    Idle { due: Option<Duration>, since: Duration },
 }
 
 impl Holding {
@@ -143,6 +148,9 @@ impl Holding {
             }
             Stage::Recalling { pending: None, next_try, .. } if is_held => (None, Some(next_try), None),
             Stage::Resting { until } if self.is_ready_for_term(context) => (None, None, Some(until)),
+            Stage::Idle { due: Some(due), .. } if self.is_ready_for_term(context) => {
+                (None, None, Some(context.time() + due.saturating_sub(context.now.wall)))
+            }
             Stage::Claimed if context.time() < self.pause_until => (None, None, Some(self.pause_until)),
             _ => (None, None, None),
         };
@@ -201,6 +209,10 @@ impl Holding {
                 self.hear();
                 None
             }
+            Some(Input::Schedule(_)) => {
+                self.schedule_changed(context);
+                None
+            }
             Some(Input::NotSent { .. } | Input::Hint(_) | Input::Eligibility(_) | Input::Shutdown | Input::Tick)
             | None => None,
         };
@@ -220,6 +232,7 @@ impl Holding {
             return Some(Role::Finished);
         }
         self.change_over(context);
+        self.watch_clock(context);
         let next = self.advance(context);
         if next.is_some() {
             return next;

@@ -12,12 +12,15 @@ use super::terms::LeaveReason;
 use super::{Holding, Stage};
 use crate::port::{Effect, End, ModuleVersion, Now, OnDone, Report, StopReason};
 use crate::record::{Outcome, Term};
+use crate::schedule::ScheduledRun;
 use crate::timing::Time;
 
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Serving {
     pub(super) term: Term,
     pub(super) version: ModuleVersion,
+    /// The scheduled run that the instance carries out, if the election has a schedule.
+    pub(super) run: Option<ScheduledRun>,
     pub(super) started: Time,
     /// The time at which this node learned that the guest is running.
     pub(super) begun: Option<Time>,
@@ -111,7 +114,7 @@ impl Holding {
     }
 
     /// Asks the instance to stop within the grace period (`--grace`).
-    fn stop(&mut self, context: &mut Context, reason: StopReason, message: &str) {
+    pub(super) fn stop(&mut self, context: &mut Context, reason: StopReason, message: &str) {
         if let Stage::Serving(serving) = &mut self.stage {
             serving.stop(context, reason, message, context.settings.timing.grace());
         }
@@ -208,6 +211,11 @@ impl Holding {
             context.memory.highest_term = context.memory.highest_term.max(term);
             self.spent = self.spent.max(term);
         }
+        // The run is completed even if the instance was asked to stop, and even if the lease is lost.
+        let completed = serving.run.filter(|_| end == End::Done);
+        if let Some(run) = completed {
+            context.complete(run);
+        }
         if let Some(why) = serving.lost.take() {
             return back_to_standby(context, why);
         }
@@ -245,8 +253,8 @@ impl Holding {
                 let wait = context.settings.pause;
                 match (context.settings.on_done, &self.leave) {
                     (OnDone::Finish, _) => drop(self.leave.get_or_insert(LeaveReason::Over)),
-                    (OnDone::Repeat, None) => context.report(Report::Pausing { wait }),
-                    (OnDone::Repeat, Some(_)) => {}
+                    (OnDone::Repeat, None) if completed.is_none() => context.report(Report::Pausing { wait }),
+                    (OnDone::Repeat, _) => {}
                 }
                 (0, wait)
             }
@@ -286,10 +294,11 @@ impl Holding {
 }
 
 impl Serving {
-    pub(super) fn new(term: Term, version: ModuleVersion, started: Time) -> Self {
+    pub(super) fn new(term: Term, version: ModuleVersion, run: Option<ScheduledRun>, started: Time) -> Self {
         Self {
             term,
             version,
+            run,
             started,
             begun: None,
             grace_ends: None,

@@ -50,10 +50,11 @@ impl Holding {
     ) {
         let now = context.now.least;
         self.stage = match result {
-            Ok(Reply::Term(term)) => {
+            Ok(Reply::Recalled(recalled)) => {
                 context.store_answers(RECALL);
+                let term = recalled.term;
                 let is_news = term > context.memory.written_term;
-                context.memory.note_recalled(term);
+                context.memory.note_recalled(&recalled);
                 let gone_by = settled.since + UNKNOWN_LEASE;
                 if is_news && now < gone_by {
                     let reason = format!("the length of the lease of term {term} is unknown");

@@ -28,8 +28,8 @@ impl FailureStreak {
             // The previous leader was pausing, which it does only after an instance has returned ok. So there is no
             // failure to count.
             (Some(record), _) if !context.pause_left(Some(record)).is_zero() => Self::default(),
-            (Some(Record { module, failures, .. }), AcquireMode::InsteadOf(_) | AcquireMode::Reclaim(_)) => {
-                Self { module: module.clone(), failures: failures.saturating_add(1) }
+            (Some(record), AcquireMode::InsteadOf(_) | AcquireMode::Reclaim(_)) if context.may_have_served(record) => {
+                Self { module: record.module.clone(), failures: record.failures.saturating_add(1) }
             }
             _ => Self::default(),
         }
@@ -69,6 +69,7 @@ impl Holding {
                 || record.paused_until != paused_until)
         {
             let mut record = record.clone();
+            record.progress = context.memory.progress.clone();
             record.paused_until = paused_until;
             record.failures = failures;
             record.outcome = outcome;
@@ -83,7 +84,7 @@ impl Holding {
     /// restart and reclaim the lease again and again.
     pub(super) fn step_down_if_host_keeps_dying(&mut self, context: &Context, opening: &AcquireBasis) {
         let Some(record) = opening.record.as_ref().filter(|record| context.versions.is_in(record)) else { return };
-        if record.failures == 0 || !matches!(opening.way, AcquireMode::Reclaim(_)) {
+        if record.failures == 0 || !matches!(opening.way, AcquireMode::Reclaim(_)) || !context.may_have_served(record) {
             return;
         }
         let failures = self.streak.failures;
@@ -145,10 +146,9 @@ impl Holding {
             if self.is_claimed(context) {
                 self.stage = Stage::Claimed;
             } else {
-                self.claim(context);
-                self.stage = Stage::Claiming;
+                self.begin_next(context);
             }
-        } else if matches!(self.stage, Stage::Resting { until } if context.time() >= until) {
+        } else if self.is_next_term_due(context) {
             self.renew_for_next_term(context);
         }
         let is_paused = context.time() < self.pause_until;
@@ -158,7 +158,15 @@ impl Holding {
         None
     }
 
-    fn claim(&mut self, context: &mut Context) {
+    fn is_next_term_due(&self, context: &Context) -> bool {
+        match self.stage {
+            Stage::Resting { until } => context.time() >= until,
+            Stage::Idle { due: Some(due), .. } => context.now.wall >= due,
+            _ => false,
+        }
+    }
+
+    pub(super) fn claim(&mut self, context: &mut Context) {
         let mut record = context.next_record(self.writer.record(), self.length);
         // The module of the streak ran last, so its failures still count, even if the record has named another module
         // since.
@@ -183,6 +191,7 @@ impl Holding {
         record.term > self.spent
             && record.node.is_some()
             && record.incarnation == context.settings.incarnation
+            && record.progress == context.memory.progress
             && context.versions.is_in(record)
     }
 
@@ -191,16 +200,23 @@ impl Holding {
     pub(super) fn change_over(&mut self, context: &mut Context) {
         let Stage::Serving(serving) = &self.stage else { return };
         let is_planned = context.versions.digest().is_none_or(|digest| *digest == serving.version.digest);
-        if is_planned || serving.grace_ends.is_some() || self.leave.is_some() || self.renewal.failing {
+        let runs = serving.run.is_some();
+        let waits_for_run = runs && !context.versions.plan().interrupts_run;
+        if is_planned || waits_for_run || serving.grace_ends.is_some() || self.leave.is_some() || self.renewal.failing {
             return;
         }
         if !self.renewed_recently(context) {
             return;
         }
+        if runs {
+            // The run may still complete while it stops, so whether the next term repeats it is not known yet.
+            let message = replacement(context);
+            return self.stop(context, StopReason::Replaced, &message);
+        }
         if self.is_claimed(context) {
             let next = self.writer.record().map(|record| record.term);
+            let message = replacement(context);
             let Stage::Serving(serving) = &mut self.stage else { return };
-            let message = format!("module {} replaces this one", context.versions.digest().unwrap_or_default());
             serving.ask_to_stop(context, StopReason::Replaced, &message, context.settings.timing.grace(), next);
         } else if !self.writer.wanted().is_some_and(|record| self.is_next(context, record)) {
             self.claim(context);
@@ -221,13 +237,19 @@ impl Holding {
         let Some(version) = context.versions.module().cloned() else { return };
         let term = record.term;
         (self.spent, self.has_begun) = (term, true);
+        context.lease_is_taken();
+        let run = context.unfinished_run();
+        if context.settings.schedule.is_some() && run.is_none() {
+            context.report(Report::Elected { record });
+            self.tell_others(context);
+            return self.stay_idle(context);
+        }
         self.streak = FailureStreak { module: Some(version.digest.clone()), failures: record.failures };
         context.cool_off = None;
-        context.lease_is_taken();
         let (deadline, abort_at) = (self.deadline(context), self.renewed + context.settings.timing.abort_after());
         context.report(Report::Elected { record });
-        context.effects.push_back(Effect::Start { term, version: version.clone(), deadline, abort_at });
-        self.stage = Stage::Serving(Serving::new(term, version, context.time()));
+        context.effects.push_back(Effect::Start { term, version: version.clone(), run, deadline, abort_at });
+        self.stage = Stage::Serving(Serving::new(term, version, run, context.time()));
         self.tell_others(context);
     }
 
@@ -246,6 +268,11 @@ impl Holding {
         let (writer, last, until) = (self.writer.clone(), last.cloned(), self.renewed + self.length);
         Some(Role::Releasing(Releasing::new(context, self.id, writer, last, until)))
     }
+}
+
+/// The message to an instance that another version replaces.
+fn replacement(context: &Context) -> String {
+    format!("module {} replaces this one", context.versions.digest().unwrap_or_default())
 }
 
 /// Returns to standby without releasing the lease. Once the lease has expired, the next holder can start immediately.

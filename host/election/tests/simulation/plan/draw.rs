@@ -38,8 +38,9 @@ impl Plan {
         let mut faults = faults;
         draw_letting_others_ask(&mut Rng::about(&[seed, 4]), &hosts, heal_at, &mut faults);
         draw_commands(&mut Rng::about(&[seed, 13]), &mut hosts, heal_at, &mut faults);
+        let schedule = draw_schedule(&mut Rng::about(&[seed, 17]));
         let details = Details::Drawn(weather);
-        Self { seed, hosts, has_state, is_watched, witness, links, heal_at, faults, aimed, details }
+        Self { seed, hosts, has_state, is_watched, witness, links, schedule, heal_at, faults, aimed, details }
     }
 
     pub(super) fn draw_fate(&self, network: &Network, (host, incarnation, number): Key) -> Fate {
@@ -103,6 +104,15 @@ impl Plan {
         }
         life
     }
+}
+
+fn draw_schedule(rng: &mut Rng) -> Option<SchedulePlan> {
+    if !rng.per_mille(300) {
+        return None;
+    }
+    let skew = if rng.per_mille(300) { rng.millis(0, 15_000) } else { Duration::ZERO };
+    let (period, skips) = (Duration::from_secs(rng.pick(&[5, 20, 60])), rng.per_mille(500));
+    Some(SchedulePlan { period, skips, is_mixed: rng.per_mille(250), skew })
 }
 
 fn draw_hosts(rng: &mut Rng) -> Vec<HostPlan> {

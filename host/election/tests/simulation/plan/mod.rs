@@ -8,7 +8,7 @@ mod draw;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use baton_election::Op;
+use baton_election::{Missed, Op, Schedule};
 
 use crate::rng::Rng;
 use crate::store::Instant;
@@ -37,6 +37,7 @@ pub struct Plan {
     pub is_watched: bool,
     pub witness: Witness,
     pub links: Links,
+    pub schedule: Option<SchedulePlan>,
     /// The time at which all faults have ended.
     pub heal_at: Instant,
     pub faults: Vec<(Instant, Fault)>,
@@ -81,6 +82,34 @@ pub enum Links {
     Work,
     /// Genuine and forged messages.
     Lie,
+}
+
+/// A schedule with a due time in each period.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SchedulePlan {
+    pub period: Duration,
+    pub skips: bool,
+    /// True if hosts with odd numbers have a schedule with a period of twice the length.
+    pub is_mixed: bool,
+    /// The difference between the wall clocks of two hosts whose numbers follow each other.
+    pub skew: Duration,
+}
+
+impl SchedulePlan {
+    pub fn schedule(&self, host: usize) -> Schedule {
+        let factor = if self.is_mixed && host % 2 == 1 { 2 } else { 1 };
+        Schedule {
+            text: (self.period.as_secs() * factor).to_string(),
+            next: |text, after| Some(Duration::from_secs((after.as_secs() / seconds(text) + 1) * seconds(text))),
+            latest: |text, until| Some(Duration::from_secs(until.as_secs() / seconds(text) * seconds(text))),
+            missed: if self.skips { Missed::Skip } else { Missed::RunOnce },
+            missed_after: Duration::from_secs(10),
+        }
+    }
+}
+
+fn seconds(text: &str) -> u64 {
+    text.parse().expect("the text is the period in seconds")
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -344,6 +373,9 @@ pub const CALM: Fate = Fate {
     doubt: false,
 };
 
+/// The length of a scheduled run without faults.
+const RUN: Duration = Duration::from_secs(2);
+
 pub const HEALTHY: Life = Life {
     begins: Some(Duration::ZERO),
     runs: None,
@@ -419,10 +451,13 @@ impl Plan {
     }
 
     pub fn life(&self, key: Key, healed: bool) -> Life {
-        match &self.details {
+        let life = match &self.details {
             Details::Written { lives, .. } => lives.get(&key).copied().unwrap_or(HEALTHY),
             Details::Drawn(_) if healed => HEALTHY,
             Details::Drawn(weather) => self.draw_life(weather, key),
-        }
+        };
+        // A scheduled run ends by itself.
+        let runs = life.runs.or(self.schedule.is_some().then_some(RUN));
+        Life { runs, ..life }
     }
 }

@@ -71,7 +71,7 @@ impl World {
             Fault::OutsideReturns => self.return_outside(),
             Fault::Publish { host, module, fallback } => {
                 let [module, fallback] = [module, fallback].map(|one| one.map(|module| version(module, self.queued)));
-                let plan = baton_election::Plan { module, fallback };
+                let plan = baton_election::Plan { module, fallback, interrupts_run: self.queued.is_multiple_of(4) };
                 self.hosts[host].serves = plan.clone();
                 return self.tell(host, Input::Plan(plan), fault);
             }
@@ -193,7 +193,7 @@ impl World {
             self.records.iter().any(|record| record.term == latest && record.node.as_ref() == Some(&node))
         };
         let by_state = self.plan.has_state && self.state_term >= latest;
-        let is_announced = |host: usize| self.announced[host] >= latest;
+        let is_announced = |host: usize| self.announced[host].term >= latest;
         latest == 0 || by_state || (0..self.hosts.len()).filter(|host| is_writers(*host)).any(is_announced)
     }
 

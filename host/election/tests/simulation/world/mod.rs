@@ -13,8 +13,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use baton_election::{
-    Effect, End, Hint, Input, LeaseId, LeaseState, Now, Op, Record, Reply, Report, RequestId, Snapshot, StopReason,
-    StoreError, Term, Time,
+    Effect, End, Hint, Input, LeaseId, LeaseState, Now, Op, Recalled, Record, Reply, Report, RequestId, ScheduledRun,
+    Snapshot, StopReason, StoreError, Term, Time,
 };
 
 use crate::coverage::Coverage;
@@ -50,8 +50,8 @@ pub struct World {
     history: History,
     /// The term that last claimed the coordinator's state.
     state_term: Term,
-    /// The term that each host has announced.
-    announced: Vec<Term>,
+    /// The term and the progress that each host has announced.
+    announced: Vec<Recalled>,
     /// All records that were written. One of the faults writes an old record back.
     records: Vec<Record>,
     outages: Vec<Failing>,
@@ -155,7 +155,7 @@ enum Event {
     Announce {
         host: usize,
         incarnation: u32,
-        term: Term,
+        news: Recalled,
     },
     Fault(Fault),
     /// A host reads the operators' commands.
@@ -213,7 +213,7 @@ impl World {
             store: Store::default(),
             history: History::default(),
             state_term: 0,
-            announced: vec![0; plan.hosts.len()],
+            announced: vec![Recalled::default(); plan.hosts.len()],
             records: Vec::new(),
             outages: Vec::new(),
             aimed: plan.aimed.clone(),
@@ -256,6 +256,9 @@ impl World {
         self.run_until(self.plan.heal_at, |_| false)?;
         self.heal()?;
         let bound = self.bound();
+        if self.plan.schedule.is_some() {
+            return self.runs_again(bound);
+        }
         let led = self.run_until(self.plan.heal_at + bound, |world| world.leading_term().is_some())?;
         let Some(term) = self.leading_term().filter(|_| led) else {
             return broken("host_survives", format!("nobody leads {bound:?} after everything has healed"));
@@ -269,6 +272,22 @@ impl World {
         self.run_until(stable, |_| false)?;
         if self.leading_term() != Some(term) {
             return broken("host_survives", format!("term {term} did not last, though nothing went wrong"));
+        }
+        Ok(())
+    }
+
+    /// Checks that a run that became due after the last fault is completed.
+    fn runs_again(&mut self, bound: Duration) -> Checked {
+        let Some(schedule) = &self.plan.schedule else { return Ok(()) };
+        // A host whose wall clock was ahead may have recorded later due times. A run takes a few seconds.
+        let bound = bound + schedule.period * 4 + schedule.skew * self.hosts.len() as u32 + Duration::from_secs(30);
+        let healed = self.plan.heal_at;
+        let is_completed = |world: &Self| {
+            let progress = world.store.record().and_then(|record| record.progress.as_ref());
+            progress.is_some_and(|progress| progress.completed > healed)
+        };
+        if !self.run_until(healed + bound, is_completed)? {
+            return broken("host_survives", format!("no run is completed {bound:?} after everything has healed"));
         }
         Ok(())
     }
@@ -307,8 +326,8 @@ impl World {
         match event {
             Event::Start { host } => self.start_process(host),
             Event::Arrive { key, op, fate } => self.arrive(key, &op, fate),
-            Event::Announce { host, incarnation, term } => {
-                self.announce(host, incarnation, term);
+            Event::Announce { host, incarnation, news } => {
+                self.announce(host, incarnation, news);
                 Ok(())
             }
             Event::Fault(fault) => self.fault(fault),
@@ -449,9 +468,7 @@ impl World {
             return Ok(());
         }
         machine.incarnation += 1;
-        let process =
-            Process::new(self.now, host, machine.incarnation, &self.plan.hosts[host], self.plan.seed, machine.slewed.0);
-        machine.process = Some(process);
+        machine.process = Some(Process::new(self.now, host, machine.incarnation, &self.plan, machine.slewed.0));
         self.note(|| format!("host {host} starts"));
         let plan = self.hosts[host].serves.clone();
         self.feed(host, Input::Plan(plan))?;
@@ -516,7 +533,7 @@ impl World {
     }
 
     fn take(&mut self, host: usize, incarnation: u32, input: Input) -> Checked {
-        let now = self.now;
+        let (now, wall) = (self.now, self.wall(host));
         let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
         let local = process.local(now);
         let least = process.least(now);
@@ -529,7 +546,7 @@ impl World {
         }
         let elector = &mut process.elector;
         let handled = catch_unwind(AssertUnwindSafe(|| {
-            elector.handle(Now { time: local, least, wall: now }, input);
+            elector.handle(Now { time: local, least, wall }, input);
             std::iter::from_fn(|| elector.poll_effect()).collect::<Vec<_>>()
         }));
         let Ok(effects) = handled else { return broken("host_survives", format!("host {host} panics")) };
@@ -565,16 +582,19 @@ impl World {
         Ok(())
     }
 
-    /// Announces the highest term that the host has seen, if it has not been announced yet. If the announcement is
-    /// lost, repeats it later.
+    /// Announces the highest term and the progress that the host has seen, if they have not been announced yet. If the
+    /// announcement is lost, repeats it later.
     fn announce_news(&mut self, host: usize, incarnation: u32) {
         let healed = self.now >= self.plan.heal_at;
         let Some(process) = &mut self.hosts[host].process else { return };
-        let term = process.elector.written_term();
-        if term <= process.announced.term {
+        let news = Recalled {
+            term: process.elector.written_term(),
+            progress: process.elector.progress().cloned().map(Box::new),
+        };
+        if news == process.announced.last {
             return;
         }
-        process.announced.term = term;
+        process.announced.last = news.clone();
         process.announced.number += 1;
         let key = (host, incarnation, ANNOUNCEMENTS + process.announced.number);
         let fate = self.plan.fate(key, Ask::Announce, healed);
@@ -582,25 +602,37 @@ impl World {
             self.fates.insert(key, fate);
         }
         let arrives = fate.arrives.unwrap_or(ANNOUNCED_AGAIN);
-        self.push(self.now + arrives, Event::Announce { host, incarnation, term });
+        self.push(self.now + arrives, Event::Announce { host, incarnation, news });
         self.comes_with(host, Moment::Asks(Ask::Announce));
     }
 
-    fn announce(&mut self, host: usize, incarnation: u32, term: Term) {
+    fn announce(&mut self, host: usize, incarnation: u32, news: Recalled) {
         if self.process((host, incarnation)).is_none() {
             return;
         }
         if self.outage(host, Ask::Announce).is_some_and(|kind| kind != Outage::Doubt) {
-            self.push(self.now + ANNOUNCED_AGAIN, Event::Announce { host, incarnation, term });
+            self.push(self.now + ANNOUNCED_AGAIN, Event::Announce { host, incarnation, news });
         } else {
-            self.announced[host] = self.announced[host].max(term);
+            self.announced[host].merge(&news);
         }
     }
 
     /// The highest term in all announcements and, if there is a state, in the state.
     fn witnessed(&self) -> Term {
-        let announced = self.announced.iter().copied().max().unwrap_or_default();
+        let announced = self.announced.iter().map(|one| one.term).max().unwrap_or_default();
         if self.plan.has_state { announced.max(self.state_term) } else { announced }
+    }
+
+    /// Adds the terms and the progress in the state and in the announcements.
+    fn recalled(&self, mut recalled: Recalled) -> Recalled {
+        recalled.term = recalled.term.max(self.witnessed());
+        self.announced.iter().for_each(|one| recalled.merge(one));
+        recalled
+    }
+
+    /// A host's wall clock. Hosts with a higher number have a faster clock.
+    fn wall(&self, host: usize) -> Duration {
+        self.now + self.plan.schedule.as_ref().map_or(Duration::ZERO, |schedule| schedule.skew) * host as u32
     }
 
     /// The outage that currently affects this kind of request, if any.
@@ -683,11 +715,11 @@ impl World {
         let before = self.store.record().cloned();
         let was_expired = self.store.lease_end().is_some_and(|end| end <= self.now);
         let result = match self.store.execute(self.now, op) {
-            Ok(Reply::Term(recorded)) => Ok(Reply::Term(recorded.max(self.witnessed()))),
+            Ok(Reply::Recalled(recalled)) => Ok(Reply::Recalled(self.recalled(recalled))),
             Ok(Reply::Read(snapshot)) => Ok(Reply::Read(self.judged(snapshot, &name(host, incarnation)))),
-            Ok(Reply::Surveyed { read, term, .. }) => {
+            Ok(Reply::Surveyed { read, recalled, .. }) => {
                 let read = self.judged(read, &name(host, incarnation));
-                Ok(Reply::Surveyed { read, term: term.max(self.witnessed()), steering: self.steering.version() })
+                Ok(Reply::Surveyed { read, recalled: self.recalled(recalled), steering: self.steering.version() })
             }
             result => result,
         };

@@ -93,7 +93,7 @@ impl Heard {
     /// Notes an answer from the store. The elector handles the answer afterwards.
     pub fn answered(&mut self, reply: &Reply) {
         match reply {
-            Reply::Read(_) | Reply::Term(_) => self.surveyed = None,
+            Reply::Read(_) | Reply::Recalled(_) => self.surveyed = None,
             Reply::Surveyed { steering, .. } => self.surveyed = Some(steering.clone()),
             Reply::Version(_) | Reply::Done => {}
         }
@@ -217,7 +217,7 @@ impl World {
     /// recall and after a survey.
     pub(super) fn reads_commands_with(&mut self, host: usize, reply: &Reply) -> Checked {
         let mut rng = Rng::about(&[self.plan.seed, 16, host as u64, self.queued]);
-        if matches!(reply, Reply::Term(_) | Reply::Surveyed { .. }) && rng.per_mille(800) {
+        if matches!(reply, Reply::Recalled(_) | Reply::Surveyed { .. }) && rng.per_mille(800) {
             return self.reads_commands(host);
         }
         Ok(())

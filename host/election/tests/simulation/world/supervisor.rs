@@ -10,9 +10,10 @@ impl World {
             Effect::Request { id, op, timeout, within_quota } => {
                 self.send(host, incarnation, id, op, timeout, within_quota)
             }
-            Effect::Start { term, version, deadline, abort_at } => {
+            Effect::Start { term, version, run, deadline, abort_at } => {
                 let running = self.running();
                 self.history.start(host, incarnation, term, &running)?;
+                self.run_is_due(host, incarnation, term, run)?;
                 self.coverage.started += 1;
                 let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
                 process.instances += 1;
@@ -89,8 +90,8 @@ impl World {
             Effect::Finished => {
                 self.coverage.shut_down += 1;
                 // Remove the announcement only if the record contains the announced term or a higher term.
-                if self.store.snapshot(self.now).names(self.announced[host]) {
-                    self.announced[host] = 0;
+                if self.store.snapshot(self.now).covers(&self.announced[host]) {
+                    self.announced[host] = Recalled::default();
                 }
                 self.end_process(host);
                 Ok(())
@@ -103,9 +104,10 @@ impl World {
             }
             Effect::Reject { version, instead, .. } => {
                 self.coverage.rejected += 1;
-                let plan = baton_election::Plan { module: Some(version), fallback: instead.clone() };
+                let plan =
+                    baton_election::Plan { module: Some(version), fallback: instead.clone(), interrupts_run: false };
                 self.push(self.now + Duration::from_millis(1), Event::Outdated { host, incarnation, plan });
-                self.hosts[host].serves = baton_election::Plan { module: instead, fallback: None };
+                self.hosts[host].serves = baton_election::Plan { module: instead, ..baton_election::Plan::default() };
                 Ok(())
             }
             Effect::Tell(word) => {
@@ -121,6 +123,9 @@ impl World {
                     Report::Released => self.coverage.released += 1,
                     Report::ElectionOver { .. } => self.coverage.over += 1,
                     Report::Deferring { .. } => self.coverage.deferred += 1,
+                    Report::AwaitingRun { .. } => self.coverage.awaited += 1,
+                    Report::RunSkipped { .. } => self.coverage.skipped += 1,
+                    Report::ProgressAhead { .. } => self.coverage.ahead += 1,
                     Report::Eligible { before } => {
                         let now = self.now;
                         let process = self.hosts[host].process.as_ref();
@@ -134,6 +139,22 @@ impl World {
                 Ok(())
             }
         }
+    }
+
+    /// Checks the run of an instance that starts now.
+    fn run_is_due(&mut self, host: usize, incarnation: u32, term: Term, run: Option<ScheduledRun>) -> Checked {
+        // A host with a faster clock may have begun the run that this instance repeats.
+        let wall = self.wall(self.hosts.len());
+        let Some(schedule) = &self.plan.schedule else {
+            return if run.is_some() { broken("runs_when_due", format!("{run:?} without a schedule")) } else { Ok(()) };
+        };
+        let Some(run) = run else { return broken("runs_when_due", format!("term {term} has no due time")) };
+        if run.due > wall || !run.due.as_secs().is_multiple_of(schedule.period.as_secs()) {
+            return broken("runs_when_due", format!("{run:?} begins at {wall:?}"));
+        }
+        self.coverage.runs += 1;
+        self.coverage.repeated += u64::from(self.history.run_begins((host, incarnation, term), run)?);
+        Ok(())
     }
 
     /// Claims the state for a term, before the term's instance does anything else.

@@ -157,6 +157,7 @@ async fn lead(store: &MemoryStore, itself: &NodeIncarnation) {
         failures: 0,
         released: false,
         paused_until: None,
+        progress: None,
     };
     let (id, length) = (baton_election::LeaseId::from_random(1), Duration::from_secs(15));
     let ask = async |op| store.request(&job(), op).await.unwrap();

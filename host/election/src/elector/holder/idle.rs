@@ -1,0 +1,153 @@
+//! Scheduled runs: the choice of the next run, and the time without an instance between two runs.
+//!
+//! A run repeats until it is completed. Its due time is recorded together with the term that begins it, and `completed`
+//! is recorded before the next term. So a due time that is recorded as begun and not as completed is run again.
+
+use core::time::Duration;
+
+use super::super::Context;
+use super::super::record_writer::Purpose;
+use super::{Holding, Stage};
+use crate::port::Report;
+use crate::record::Record;
+use crate::schedule::{Missed, ScheduledRun};
+
+/// Difference between nodes' clocks that is no reason to set the progress back: as long as a run may be late.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(600);
+/// Smallest step back of the wall clock after which the next run is chosen again.
+const CLOCK_STEP: Duration = Duration::from_secs(10);
+
+/// The next activity of a holder.
+enum NextActivity {
+    /// Begin a term with an instance.
+    Serve,
+    /// Lead without an instance until this due time, if there is one.
+    Wait(Option<Duration>),
+}
+
+impl Holding {
+    /// Begins the next term. With a schedule, a term begins only for a run that is due, or to show the other nodes that
+    /// this node leads now.
+    pub(super) fn begin_next(&mut self, context: &mut Context) {
+        match context.next_activity() {
+            NextActivity::Wait(_) if self.has_begun && self.note_progress(context) => {}
+            NextActivity::Wait(due) if self.has_begun => {
+                context.report(Report::AwaitingRun { due });
+                self.stage = Stage::Idle { due, since: context.now.wall };
+            }
+            NextActivity::Serve | NextActivity::Wait(_) => {
+                self.claim(context);
+                self.stage = Stage::Claiming;
+            }
+        }
+    }
+
+    /// Leads without an instance until the next due time.
+    pub(super) fn stay_idle(&mut self, context: &Context) {
+        self.stage = Stage::Resting { until: context.time() };
+    }
+
+    /// Chooses the next run again if the wall clock was set back, since the next due time may be earlier now.
+    pub(super) fn watch_clock(&mut self, context: &Context) {
+        if let Stage::Idle { since, .. } = self.stage
+            && context.now.wall + CLOCK_STEP < since
+        {
+            self.stay_idle(context);
+        }
+    }
+
+    /// Chooses the next run again after an operator's command.
+    pub(super) fn schedule_changed(&mut self, context: &Context) {
+        if matches!(self.stage, Stage::Idle { .. }) {
+            self.stay_idle(context);
+        }
+    }
+
+    /// Writes the progress of the scheduled runs if it has changed since the last write. Returns true if so: the next
+    /// activity is chosen again after the write.
+    fn note_progress(&mut self, context: &Context) -> bool {
+        let progress = &context.memory.progress;
+        let Some(record) = self.writer.record().filter(|record| record.progress != *progress) else { return false };
+        self.writer.want(Record { progress: progress.clone(), ..record.clone() }, Purpose::Note, context.time());
+        self.stage = Stage::Noting { rest: Duration::ZERO };
+        true
+    }
+}
+
+impl Context {
+    /// The run that is begun and not completed, if the election has a schedule.
+    pub(super) fn unfinished_run(&self) -> Option<ScheduledRun> {
+        self.settings.schedule.as_ref()?;
+        self.memory.progress.as_ref()?.unfinished()
+    }
+
+    /// True if the holder that wrote the record may have had an instance. Between scheduled runs, a holder has none.
+    pub(in super::super) fn may_have_served(&self, record: &Record) -> bool {
+        let is_scheduled = self.settings.schedule.is_some();
+        !is_scheduled || record.progress.as_ref().is_none_or(|progress| progress.unfinished().is_some())
+    }
+
+    /// Notes that a run is completed.
+    pub(super) fn complete(&mut self, run: ScheduledRun) {
+        let now = whole_seconds(self.now.wall);
+        let skips = self.settings.schedule.as_ref().is_some_and(|schedule| schedule.missed == Missed::Skip);
+        let progress = self.memory.progress.get_or_insert_default();
+        progress.begun = progress.begun.max(run.due);
+        progress.completed = progress.completed.max(run.due);
+        if skips {
+            // Due times during the run are missed.
+            progress.from = progress.from.max(now);
+        }
+    }
+
+    /// Chooses the next activity, and notes in the progress which run begins or is skipped.
+    fn next_activity(&mut self) -> NextActivity {
+        let Some(schedule) = self.settings.schedule.clone() else {
+            self.memory
+                .progress
+                .iter_mut()
+                .for_each(|progress| progress.change("", whole_seconds(self.now.wall), CLOCK_TOLERANCE));
+            return NextActivity::Serve;
+        };
+        let (wall, trigger) = (self.now.wall, self.trigger);
+        let progress = self.memory.progress.get_or_insert_default();
+        progress.change(&schedule.text, whole_seconds(wall), CLOCK_TOLERANCE);
+        if progress.unfinished().is_some() {
+            return NextActivity::Serve;
+        }
+        let base = progress.base();
+        let mut due = (schedule.latest)(&schedule.text, wall).filter(|due| *due > base);
+        let is_late = |due: &Duration| wall.saturating_sub(*due) > schedule.missed_after;
+        let skipped = due.take_if(|due| schedule.missed == Missed::Skip && is_late(due));
+        if let Some(due) = skipped {
+            progress.from = due;
+        }
+        // The operator's clock may be ahead of this node's clock.
+        let trigger = trigger.filter(|at| *at > base && *at <= wall + schedule.missed_after);
+        let due = due.max(trigger);
+        if let Some(due) = due {
+            progress.begun = due;
+        }
+        let after_now = (schedule.next)(&schedule.text, wall);
+        if let Some(due) = skipped {
+            self.report(Report::RunSkipped { due });
+        }
+        if due.is_some() {
+            return NextActivity::Serve;
+        }
+        match after_now {
+            // A node with a slightly faster clock has just begun this run.
+            Some(due) if due == base => NextActivity::Wait((schedule.next)(&schedule.text, base)),
+            Some(due) if due < base => {
+                self.report(Report::ProgressAhead { recorded: base, due });
+                NextActivity::Wait((schedule.next)(&schedule.text, base))
+            }
+            due => NextActivity::Wait(due),
+        }
+    }
+}
+
+/// Rounds down to whole seconds, which the stores keep.
+fn whole_seconds(time: Duration) -> Duration {
+    Duration::from_secs(time.as_secs())
+}

@@ -1,0 +1,193 @@
+//! Scheduled runs: the schedule that a node is configured with, and the progress that the election records.
+
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use core::cmp::Ordering;
+use core::fmt;
+use core::str::FromStr;
+use core::time::Duration;
+
+/// The schedule of an election. Each run of the coordinator serves one due time and is one term. Between runs, the
+/// leader keeps the lease and has no instance.
+///
+/// All times are wall-clock times since the Unix epoch.
+#[derive(Clone)]
+pub struct Schedule {
+    /// The schedule and its time zone, as one text. If the text differs from the recorded text, the schedule has
+    /// changed, and counts from now on.
+    pub text: String,
+    /// Returns the first due time after the given time; `None` if there is none.
+    pub next: fn(&str, Duration) -> Option<Duration>,
+    /// Returns the last due time that is not after the given time; `None` if there is none.
+    pub latest: fn(&str, Duration) -> Option<Duration>,
+    /// The treatment of missed due times.
+    pub missed: Missed,
+    /// A due time is missed if its run has not begun within this time.
+    pub missed_after: Duration,
+}
+
+/// The treatment of due times at which no run began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Missed {
+    /// The latest missed due time is run; earlier ones are dropped.
+    RunOnce,
+    /// Missed due times are dropped. A due time during a run counts as missed at once.
+    Skip,
+}
+
+/// The text decides, since the functions of one host are the same.
+impl core::hash::Hash for Schedule {
+    fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
+        (&self.text, self.missed, self.missed_after).hash(state);
+    }
+}
+
+impl fmt::Debug for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { text, missed, missed_after, .. } = self;
+        f.debug_struct("Schedule")
+            .field("text", text)
+            .field("missed", missed)
+            .field("missed_after", missed_after)
+            .finish()
+    }
+}
+
+/// The recorded progress of an election's scheduled runs. The progress belongs to the election, not to the module, so
+/// neither a push nor a rollback changes it. Times are wall-clock times since the Unix epoch; zero means "never".
+#[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
+pub struct Progress {
+    /// Number of times that the progress was set back. A progress of a higher epoch replaces one of a lower epoch.
+    pub epoch: u64,
+    /// Number of changes to the schedule in all epochs. A higher revision replaces `schedule` and `from` of a lower
+    /// one, but not `begun` and `completed`.
+    pub revision: u64,
+    /// The text of the schedule ([`Schedule::text`]); empty if the last leader had none.
+    pub schedule: String,
+    /// Due times up to this time do not run.
+    pub from: Duration,
+    /// The due time of the last run that was begun.
+    pub begun: Duration,
+    /// The due time of the last run that was completed: its instance returned ok.
+    pub completed: Duration,
+}
+
+/// The maximum length of a schedule's text ([`Schedule::text`]), in bytes.
+pub const LONGEST_SCHEDULE: usize = 256;
+
+/// Error for a text that is not a [`Progress`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the progress of scheduled runs is not `EPOCH REVISION FROM BEGUN COMPLETED SCHEDULE`, with times in seconds since \
+     the Unix epoch"
+)]
+pub struct InvalidProgress;
+
+/// The text of a progress without a schedule. A text that ends with a space would not survive as an HTTP header.
+const NO_SCHEDULE: &str = "-";
+
+/// Upper limit of the epochs and revisions, and of the times (in seconds; in the year 9999).
+const LIMITS: (u64, u64) = (1 << 62, 253_402_300_800);
+
+/// Writes the progress as one line of printable ASCII characters: the epoch, the revision, the three times in seconds,
+/// and the text of the schedule.
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [from, begun, completed] = [self.from, self.begun, self.completed].map(|time| time.as_secs());
+        let schedule = if self.schedule.is_empty() { NO_SCHEDULE } else { &self.schedule };
+        write!(f, "{} {} {from} {begun} {completed} {schedule}", self.epoch, self.revision)
+    }
+}
+
+impl FromStr for Progress {
+    type Err = InvalidProgress;
+
+    fn from_str(text: &str) -> Result<Self, InvalidProgress> {
+        let mut parts = text.splitn(6, ' ');
+        let mut number = |limit: u64| {
+            let number = parts.next().and_then(|part| part.parse().ok());
+            number.filter(|number| *number < limit).ok_or(InvalidProgress)
+        };
+        let (epoch, revision) = (number(LIMITS.0)?, number(LIMITS.0)?);
+        let [from, begun, completed] =
+            [number(LIMITS.1)?, number(LIMITS.1)?, number(LIMITS.1)?].map(Duration::from_secs);
+        let schedule = parts.next().ok_or(InvalidProgress)?;
+        let schedule = if schedule == NO_SCHEDULE { "" } else { schedule };
+        let is_printable = schedule.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+        if !is_printable || schedule.len() > LONGEST_SCHEDULE || schedule.trim() != schedule {
+            return Err(InvalidProgress);
+        }
+        Ok(Self { epoch, revision, schedule: schedule.to_string(), from, begun, completed })
+    }
+}
+
+/// One run of the coordinator, for one due time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct ScheduledRun {
+    /// The due time. A run that is cut short is repeated with the same due time.
+    pub due: Duration,
+    /// The due time of the last completed run, if any.
+    pub last_completed: Option<Duration>,
+}
+
+impl Progress {
+    /// The run that has begun and is not completed, if any.
+    #[must_use]
+    pub fn unfinished(&self) -> Option<ScheduledRun> {
+        let last_completed = self.last_completed();
+        (self.begun > self.completed).then_some(ScheduledRun { due: self.begun, last_completed })
+    }
+
+    /// The due time of the last completed run, if any.
+    #[must_use]
+    pub fn last_completed(&self) -> Option<Duration> {
+        Some(self.completed).filter(|completed| !completed.is_zero())
+    }
+
+    /// The time after which the next due time is searched.
+    #[must_use]
+    pub fn base(&self) -> Duration {
+        self.from.max(self.begun)
+    }
+
+    /// Changes the schedule, if `schedule` differs from the recorded text. The new schedule counts from `now` on. If a
+    /// recorded run is later than `now` by more than `tolerance`, a clock was wrong, and the progress is set back.
+    pub(crate) fn change(&mut self, schedule: &str, now: Duration, tolerance: Duration) {
+        if self.schedule == schedule {
+            return;
+        }
+        self.revision = self.revision.saturating_add(1);
+        self.schedule = schedule.to_string();
+        self.from = now;
+        if self.begun > now + tolerance {
+            self.epoch = self.epoch.saturating_add(1);
+            (self.begun, self.completed) = (self.begun.min(now), self.completed.min(now));
+        }
+    }
+
+    /// Takes over what `other` knows in addition. The result does not depend on the order of merges.
+    pub fn merge(&mut self, other: &Self) {
+        match self.epoch.cmp(&other.epoch) {
+            Ordering::Less => return self.clone_from(other),
+            Ordering::Greater => return,
+            Ordering::Equal => {}
+        }
+        let key = |one: &Self| (one.revision, one.schedule.clone(), one.from);
+        if key(other) > key(self) {
+            self.revision = other.revision;
+            self.schedule.clone_from(&other.schedule);
+            self.from = other.from;
+        }
+        self.begun = self.begun.max(other.begun);
+        self.completed = self.completed.max(other.completed);
+    }
+
+    /// Merges two optional progresses: see [`merge`](Self::merge).
+    pub fn merge_into(known: &mut Option<Box<Self>>, other: Option<&Self>) {
+        match (known.as_mut(), other) {
+            (Some(known), Some(other)) => known.merge(other),
+            (None, Some(other)) => *known = Some(Box::new(other.clone())),
+            (_, None) => {}
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! A scheduled run on real nodes: the leader is killed during the run, and the next leader repeats the run.
+
+use crate::fleet::Fleet;
+use crate::guests::Guest;
+use crate::scenarios;
+
+scenarios! {
+    on_both_stores: [
+        killed_run_is_repeated_by_next_leader_and_completed_once,
+    ],
+}
+
+fn killed_run_is_repeated_by_next_leader_and_completed_once(fleet: Fleet) {
+    // The first run is due within a minute.
+    const SCHEDULE: &[(&str, &str)] = &[("--schedule", "* * * * *")];
+    let fleet = fleet.with(Guest::WaitsForEver);
+    let alpha = fleet.launch_with("alpha", SCHEDULE).start();
+    alpha.after(0, "next_run");
+    let term = alpha.after(0, "started").term;
+    let schedule = fleet.status()["schedule"].clone();
+    assert_eq!((&schedule["begun"], &schedule["last_completed"]), (&true.into(), &().into()), "{schedule}");
+
+    let fleet = fleet.with(Guest::TellsConfig);
+    let beta = fleet.standby_with("beta", &alpha, SCHEDULE);
+    drop(alpha);
+    let due = schedule["next"].as_str().unwrap();
+    let told = format!("variable BATON_SCHEDULED_FOR={due}");
+    fleet.beat("the repeated run", |event| event.term > term && event.text("line").contains(&told));
+    let completed = fleet.status_until("the completed run", |status| status["schedule"]["last_completed"] == due);
+    assert_eq!(completed["schedule"]["begun"], false, "{completed}");
+    let next = beta.event("the next run", |event| event.name == "next_run" && event.text("due") > due);
+    assert!(next.term > term, "{next:?}");
+    fleet.check_promises();
+}
