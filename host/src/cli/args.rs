@@ -547,6 +547,19 @@ Example:
         #[command(flatten)]
         reason: Reason,
     },
+    /// Run a coordinator with a schedule once more, now
+    ///
+    /// Waits until the run has begun. The run has a due time of its own, the time of this command, so that it happens
+    /// once, even if the leader exits. The command refuses to start a run during another one.
+    #[command(after_help = "\
+Example:
+  baton trigger nightly-report --reason 'the data was late'")]
+    Trigger {
+        #[command(flatten)]
+        of: SteeringOf,
+        #[command(flatten)]
+        reason: Reason,
+    },
     /// Break a lease held by a client other than Baton
     ///
     /// Also breaks an infinite lease. The command refuses to break a lease that a host holds, because the break would

@@ -45,6 +45,7 @@ pub(super) fn command(arguments: SteerCommand, around: &Environment) -> Result<C
         SteerCommand::Suspend { of, reason } => (of, reason.reason, SteeringCommand::Suspend),
         SteerCommand::Resume { of } => (of, None, SteeringCommand::Resume),
         SteerCommand::Transfer { of, to, reason } => (of, reason.reason, SteeringCommand::Transfer(to)),
+        SteerCommand::Trigger { of, reason } => (of, reason.reason, SteeringCommand::Trigger),
         SteerCommand::BreakLease { of } => (of, None, SteeringCommand::Break),
     };
     if let Some(reason) = &reason {

@@ -16,9 +16,11 @@ use crate::edit::{self, Edit, Unusable, WriteOutcome};
 use crate::{ObjectStore, VersionedObject};
 use baton_base::clock::{rfc3339, wall};
 
-/// The format that this version reads and writes. If a field is added, the format must change: otherwise, an older host
-/// would report the object as damaged.
+/// The formats that this version reads. If a field is added, the format must change: otherwise, an older host would
+/// report the object as damaged.
 const FORMAT: u64 = 1;
+/// The format of an object with a triggered run.
+const FORMAT_WITH_TRIGGER: u64 = 2;
 
 /// Maximum size of an object to read, in bytes. Baton never writes a larger object.
 const LARGEST: usize = 64 << 10;
@@ -36,6 +38,19 @@ pub struct Steering {
     pub suspended: Option<CommandOrigin>,
     /// The latest request. It stays here after nodes have followed it.
     pub request: Option<Request>,
+    /// The latest triggered run. It stays here after the run.
+    pub trigger: Option<Trigger>,
+}
+
+/// A command to run a coordinator with a schedule once more.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Trigger {
+    /// The origin of the command.
+    pub order: CommandOrigin,
+    /// The due time of the run, in seconds since the Unix epoch. Nodes record it like any other due time, so that the
+    /// run happens once.
+    pub due_s: u64,
 }
 
 /// The origin of a command: who gave it, when and why.
@@ -129,7 +144,9 @@ pub enum SteeringError {
     #[error("the election's steering object is damaged ({0}): `baton resume` replaces it with an empty one")]
     Damaged(String),
     /// A later version of Baton wrote the object.
-    #[error("the election's steering object has format {0}, but this version of Baton reads {FORMAT}: update Baton")]
+    #[error(
+        "the election's steering object has format {0}, but this version of Baton reads up to {FORMAT_WITH_TRIGGER}: update Baton"
+    )]
     Format(u64),
 }
 
@@ -145,6 +162,8 @@ struct Stored {
     format: u64,
     suspended: Option<CommandOrigin>,
     request: Option<Request>,
+    #[serde(default)]
+    trigger: Option<Trigger>,
 }
 
 impl Steering {
@@ -158,21 +177,27 @@ impl Steering {
         }
         let damaged = |error: serde_json::Error| SteeringError::Damaged(error.to_string());
         let Head { format } = serde_json::from_slice(content).map_err(damaged)?;
-        if format != FORMAT {
+        if ![FORMAT, FORMAT_WITH_TRIGGER].contains(&format) {
             return Err(SteeringError::Format(format));
         }
-        let Stored { format: _, suspended, request } = serde_json::from_slice(content).map_err(damaged)?;
-        Ok(Self { suspended, request })
+        let Stored { format: _, suspended, request, trigger } = serde_json::from_slice(content).map_err(damaged)?;
+        Ok(Self { suspended, request, trigger })
     }
 
     /// Encodes the object for the store.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let Self { suspended, request } = self;
-        serde_json::json!({ "format": FORMAT, "suspended": suspended, "request": request }).to_string().into()
+        let Self { suspended, request, trigger } = self;
+        let mut object = serde_json::json!({ "format": FORMAT, "suspended": suspended, "request": request });
+        if let Some(trigger) = trigger {
+            object["format"] = FORMAT_WITH_TRIGGER.into();
+            object["trigger"] = serde_json::json!(trigger);
+        }
+        object.to_string().into()
     }
 
-    /// Returns a text that identifies the current suspension and request.
+    /// Returns a text that identifies the current suspension and request. A triggered run is not part of the text,
+    /// because it needs no confirmation by nodes.
     #[must_use]
     pub fn mark(&self) -> String {
         let suspended = self.suspended.as_ref().map_or("", |order| &order.id);
@@ -248,6 +273,7 @@ mod tests {
         Steering {
             suspended: Some(order("1", Some("maintenance"))),
             request: Some(Request { order: order("2", None), ask }),
+            trigger: None,
         }
     }
 
@@ -255,7 +281,11 @@ mod tests {
     fn steering_round_trips_through_its_encoding() {
         let [node, incarnation] = ["web-1", "ab"].map(str::to_owned);
         let request = Request { order: order("3", None), ask: Ask::Transfer { node, incarnation } };
-        for steering in [Steering::default(), whole(), Steering { suspended: None, request: Some(request) }] {
+        let trigger = Some(Trigger { order: order("4", None), due_s: 1_700_000_000 });
+        let with_trigger = Steering { trigger, ..whole() };
+        assert!(with_trigger.encode().starts_with(b"{\"format\":2,"));
+        let with_request = Steering { request: Some(request), ..Steering::default() };
+        for steering in [Steering::default(), whole(), with_request, with_trigger] {
             assert_eq!(Steering::decode(&steering.encode()), Ok(steering));
         }
         assert_eq!(
@@ -276,7 +306,7 @@ mod tests {
             let error = Steering::decode(spoilt.as_bytes()).unwrap_err();
             assert!(error.to_string().contains("baton resume"), "{spoilt}: {error}");
         }
-        let later = br#"{"format":2,"more":1}"#;
+        let later = br#"{"format":3,"more":1}"#;
         assert!(Steering::decode(later).unwrap_err().to_string().contains("update Baton"));
         assert!(matches!(Steering::decode(&[b' '; LARGEST + 1]), Err(SteeringError::Damaged(_))));
     }

@@ -1,6 +1,6 @@
 //! A scheduled run on real nodes: the leader is killed during the run, and the next leader repeats the run.
 
-use crate::fleet::Fleet;
+use crate::fleet::{ELECTION, Fleet};
 use crate::guests::Guest;
 use crate::scenarios;
 
@@ -11,12 +11,16 @@ scenarios! {
 }
 
 fn killed_run_is_repeated_by_next_leader_and_completed_once(fleet: Fleet) {
-    // The first run is due within a minute.
-    const SCHEDULE: &[(&str, &str)] = &[("--schedule", "* * * * *")];
+    // The test itself triggers the run.
+    const SCHEDULE: &[(&str, &str)] = &[("--schedule", "0 0 29 2 *")];
     let fleet = fleet.with(Guest::WaitsForEver);
     let alpha = fleet.launch_with("alpha", SCHEDULE).start();
     alpha.after(0, "next_run");
+    let triggered = fleet.command(&["trigger", ELECTION, "--reason", "the data was late"]);
+    assert!(triggered.code == Some(0) && triggered.stdout.starts_with("alpha has begun a run"), "{triggered:?}");
     let term = alpha.after(0, "started").term;
+    let refused = fleet.command(&["trigger", ELECTION]);
+    assert!(refused.code == Some(1) && refused.stderr.contains("is carrying out the run"), "{refused:?}");
     let schedule = fleet.status()["schedule"].clone();
     assert_eq!((&schedule["begun"], &schedule["last_completed"]), (&true.into(), &().into()), "{schedule}");
 

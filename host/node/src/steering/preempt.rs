@@ -258,7 +258,10 @@ mod tests {
         let NodeIncarnation { node, incarnation } = itself();
         let transfer = |by: &str, incarnation: &str| {
             let ask = Ask::Transfer { node: node.clone(), incarnation: incarnation.to_owned() };
-            Steering { suspended: None, request: Some(Request { order: CommandOrigin::now(by, None).unwrap(), ask }) }
+            Steering {
+                request: Some(Request { order: CommandOrigin::now(by, None).unwrap(), ask }),
+                ..Steering::default()
+            }
         };
         let by_preference = CommandOrigin::by_preference("web-9");
         let suspended = Some(CommandOrigin::now("ann@desk", None).unwrap());
@@ -266,7 +269,7 @@ mod tests {
             (transfer("ann@desk", &incarnation), false),
             (transfer("ann@desk", "another start"), true),
             (transfer(&by_preference, &incarnation), true),
-            (Steering { suspended, request: None }, false),
+            (Steering { suspended, ..Steering::default() }, false),
         ] {
             let heard = Announcement { steered: Some(steering.mark()), ..announcement("web-2", 100) };
             assert_eq!(heir_of(&steering, std::slice::from_ref(&heard), None).is_some(), hands_over, "{steering:?}");

@@ -10,7 +10,7 @@ use baton_election::{
     Chosen, ElectionName, Eligibility, Ineligibility, IneligibleCause, SteeringVersion, StoreError, Time, Timing,
     Version,
 };
-use baton_store::steering::{Ask, CommandOrigin, LONGEST_STEP_DOWN, Request, Steering};
+use baton_store::steering::{Ask, CommandOrigin, LONGEST_STEP_DOWN, Request, Steering, Trigger};
 use baton_store::{ChangeNotifier, ObjectStore, Reading, VersionedObject};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -66,6 +66,8 @@ pub struct SteeringState {
     /// The mark that identifies the commands in the last read. `None` before the first read.
     mark: Option<String>,
     suspended: Option<CommandOrigin>,
+    /// The latest triggered run.
+    trigger: Option<Trigger>,
     request: Option<String>,
     /// The request to step down, and the time at which it expires.
     stepped_down: Option<(CommandOrigin, Time)>,
@@ -93,6 +95,7 @@ impl Default for SteeringState {
             version: SteeringVersion::Unread,
             mark: None,
             suspended: None,
+            trigger: None,
             request: None,
             stepped_down: None,
             transfer: None,
@@ -132,6 +135,12 @@ impl SteeringState {
         }
     }
 
+    /// Returns the latest triggered run, if any.
+    #[must_use]
+    pub fn trigger(&self) -> Option<&Trigger> {
+        self.trigger.as_ref()
+    }
+
     /// Returns the origin of the command that caused the ineligibility, if this state contains that command.
     #[must_use]
     pub fn origin(&self, ineligibility: &Ineligibility) -> Option<&CommandOrigin> {
@@ -149,7 +158,7 @@ impl SteeringState {
 
     fn take(&mut self, steering: Steering, itself: &NodeIncarnation, timing: &Timing, now: Time) {
         let is_first = self.mark.replace(steering.mark()).is_none();
-        self.suspended = steering.suspended;
+        (self.suspended, self.trigger) = (steering.suspended, steering.trigger);
         let Some(Request { order, ask }) = steering.request else { return };
         if self.request.replace(order.id.clone()).as_ref() == Some(&order.id) || is_first {
             return;
@@ -345,7 +354,7 @@ mod tests {
     }
 
     fn asks(id: &str, ask: Ask) -> Steering {
-        Steering { suspended: None, request: Some(Request { order: order(id), ask }) }
+        Steering { request: Some(Request { order: order(id), ask }), ..Steering::default() }
     }
 
     fn step_down(id: &str, incarnation: &str) -> Steering {

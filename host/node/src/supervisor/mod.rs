@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{
-    Effect, ElectionName, Elector, Eligibility, Hint, IneligibleCause, Input, Now, Plan, Record, Report, Settings,
-    Snapshot, Term,
+    Effect, ElectionName, Elector, Eligibility, Hint, IneligibleCause, Input, Now, Plan, Record, Report,
+    ScheduleCommands, Settings, Snapshot, Term,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -37,12 +37,12 @@ use crate::random::random;
 use crate::steering::{SteeringState, SteeringWatch};
 use crate::telemetry::{BEAT_EVERY, ElectionTracker, Event, Log};
 use crate::view::{NodeView, snapshot};
-use baton_base::clock::Clock;
+use baton_base::clock::{Clock, rfc3339_seconds};
 use baton_base::gate::{Deadline, end_this_process};
 use baton_modules::{Judgement, PreparedVersion, Supply, Verdict};
 use baton_runtime::{InstanceEvent, Launch};
 use baton_store::LeaseStore;
-use baton_store::steering::CommandOrigin;
+use baton_store::steering::{CommandOrigin, Trigger};
 use instance::Serving;
 use output::Replaced;
 pub use quota::LeadershipQuota;
@@ -129,6 +129,7 @@ impl Supervisor {
             steering: SteeringState::default(),
             is_drained: false,
             eligibility: Eligibility::default(),
+            trigger: None,
             shutdown_level: Shutdown::No,
             has_finished: false,
         };
@@ -167,6 +168,8 @@ struct Run {
     is_drained: bool,
     /// The eligibility that was last passed to the elector.
     eligibility: Eligibility,
+    /// The triggered run that was last passed to the elector.
+    trigger: Option<Trigger>,
     /// The most urgent shutdown request so far.
     shutdown_level: Shutdown,
     has_finished: bool,
@@ -412,6 +415,17 @@ impl Run {
     /// Passes the operators' commands and the maintenance state to the elector, if either has changed.
     fn update_eligibility(&mut self) {
         self.steering = self.states.borrow_and_update().clone();
+        let trigger = self.steering.trigger().filter(|_| self.config.settings.schedule.is_some()).cloned();
+        if trigger != self.trigger {
+            let due = trigger.as_ref().map(|trigger| Duration::from_secs(trigger.due_s));
+            let commands = ScheduleCommands { progress: None, trigger: due };
+            if let Some(Trigger { order, .. }) = trigger.as_ref().filter(|_| self.view.leads.is_some()) {
+                let (by, reason) = (Some(order.by.clone()), order.reason.clone());
+                self.log(Event::NextRun { due: due.map(rfc3339_seconds), by, reason });
+            }
+            self.trigger = trigger;
+            self.elector.handle(self.config.now(), Input::Schedule(commands));
+        }
         let drained = self.config.drained.borrow_and_update().clone();
         self.is_drained = drained.is_some();
         let eligibility = self.steering.eligibility(self.config.priority, drained.as_deref());

@@ -421,9 +421,16 @@ events! {
         /// The next due time, in RFC 3339 (UTC); omitted if the schedule has no further one.
         #[serde(skip_serializing_if = "Option::is_none")]
         due: Option<String>,
-    } => { match due {
-        Some(due) => format!("the next run is due at {due}"),
-        None => "the schedule has no further run".to_owned(),
+        /// The user who triggered the run, as `USER@HOST`; omitted if the schedule has set the time.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        by: Option<String>,
+        /// The user's reason.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    } => { match (due, by) {
+        (Some(due), None) => format!("the next run is due at {due}"),
+        (Some(due), Some(by)) => format!("run triggered, due at {due}; requested by {}", by_whom(by, reason.as_deref())),
+        (None, _) => "the schedule has no further run".to_owned(),
     }};
     /// A run is skipped, because it could not begin within 10 minutes (`missed = "skip"`).
     RunSkipped = "run_skipped", Warn, {

@@ -157,7 +157,7 @@ impl Event {
             Report::Resting { wait, reason, failures } => {
                 Self::NextTerm { reason: Some(reason), failures, wait_s: wait.into() }
             }
-            Report::AwaitingRun { due } => Self::NextRun { due: due.map(rfc3339_seconds) },
+            Report::AwaitingRun { due } => Self::NextRun { due: due.map(rfc3339_seconds), by: None, reason: None },
             Report::RunSkipped { due } => Self::RunSkipped { due: rfc3339_seconds(due) },
             Report::ProgressAhead { recorded, due } => Self::Error {
                 error: format!(

@@ -1,6 +1,8 @@
 //! Tests of scheduled runs on several nodes. The clocks start at the Unix epoch, and a run is due every 10
 //! minutes.
 
+use baton_store::steering::{self, CommandOrigin, EditError, Steering, SteeringError, Trigger};
+
 use super::*;
 
 /// The interval between two runs.
@@ -85,6 +87,36 @@ async fn completed_run_survives_deleted_record() {
     let next = beta.event("next_run", |_| true).await;
     assert_eq!(next["due"], "1970-01-01T00:20:00Z", "the first run is not repeated");
     assert_eq!(fleet.recorded().await, (due, due));
+}
+
+#[tokio::test(start_paused = true)]
+async fn triggered_run_of_crashed_leader_happens_once() {
+    let fleet = Fleet::new(&["fleet"]).await;
+    let alpha = fleet.start_with("alpha", SCHEDULED);
+    alpha.event("next_run", |event| event["due"] == "1970-01-01T00:10:00Z").await;
+    sleep(INTERVAL / 4).await;
+    let due = Duration::from_secs(fleet.clock.wall().as_secs());
+    let order = CommandOrigin::now("ann@desk", Some("the data was late")).unwrap();
+    let trigger = Trigger { order, due_s: due.as_secs() };
+    let change = |found: Result<Steering, SteeringError>| {
+        Ok::<_, EditError>((Steering { trigger: Some(trigger.clone()), ..found? }, ()))
+    };
+    steering::edit(&fleet.store, &fleet.elections[0], change).await.unwrap();
+    let (_, term, began) = fleet.runs().await;
+    assert_eq!(began, due);
+    let logged = alpha.event("next_run", |event| event["by"] == "ann@desk").await;
+    assert_eq!(logged["reason"], "the data was late");
+
+    alpha.crash();
+    fleet.instances.forget(term);
+    let beta = fleet.start_with("beta", SCHEDULED);
+    let (_, term, again) = fleet.runs().await;
+    assert_eq!(again, due);
+    fleet.instances.end(term, End::Done);
+    fleet.is_completed(due).await;
+    let (_, _, next) = fleet.runs().await;
+    assert_eq!(next, INTERVAL, "the trigger is still in the store, and does not run again");
+    beta.crash();
 }
 
 #[tokio::test(start_paused = true)]

@@ -176,7 +176,7 @@ async fn damaged_steering_is_reported_once_and_replaced() {
     fleet.steer(SteeringCommand::Resume).await.unwrap();
     fleet.leads(&alpha).await;
     // No command replaces a steering object that has a newer format.
-    fleet.write_steering(Bytes::from_static(b"{\"format\":2,\"suspended\":true}")).await;
+    fleet.write_steering(Bytes::from_static(b"{\"format\":3,\"suspended\":true}")).await;
     until("the second error", || (errors() == 2).then_some(())).await;
     for command in [SteeringCommand::Resume, SteeringCommand::Suspend, SteeringCommand::StepDown(HOUR)] {
         assert!(matches!(fleet.steer(command).await, Err(NoEffect::Steering(_))));

@@ -10,10 +10,12 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use baton_base::clock::wall;
+use baton_base::clock::{rfc3339_seconds, wall};
 use baton_base::escape::escape;
 use baton_election::{ElectionName, LeaseState, Op, Outcome, Record, Reply, Snapshot, StoreError, Term, Version};
-use baton_store::steering::{self, Ask, CommandOrigin, EditError, LONGEST_REASON, Request, Steering, SteeringError};
+use baton_store::steering::{
+    self, Ask, CommandOrigin, EditError, LONGEST_REASON, Request, Steering, SteeringError, Trigger,
+};
 use baton_store::{Announcement, ChangeNotifier, LeaseStore, ModuleStore as _, ObjectStore, Store, StoreUrl};
 use time::OffsetDateTime;
 use tokio::time::{Instant, sleep, timeout};
@@ -28,6 +30,9 @@ const RESPONSE_WITHIN: Duration = Duration::from_secs(4);
 const SHORTEST_PATIENCE: Duration = Duration::from_secs(2);
 /// Upper bound on the time that a live node needs to read a command and confirm it.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(6);
+
+/// Longest time by which a triggered run's due time may be ahead of this machine's clock.
+const TRIGGERED_AHEAD: Duration = Duration::from_secs(60);
 
 /// Checks whether a string is valid as the reason for a command.
 ///
@@ -52,6 +57,8 @@ pub enum SteeringCommand {
     Suspend,
     /// Ends a suspension.
     Resume,
+    /// The leader runs a coordinator with a schedule once more, now.
+    Trigger,
     /// The named node acquires the lease.
     Transfer(String),
     /// The lease of a client other than Baton is broken.
@@ -168,6 +175,7 @@ impl Operator<'_> {
             SteeringCommand::StepDown(period) => command.step_down(*period).await,
             SteeringCommand::Suspend => command.suspend().await,
             SteeringCommand::Resume => command.resume().await,
+            SteeringCommand::Trigger => command.trigger().await,
             SteeringCommand::Transfer(to) => command.transfer(to).await,
             SteeringCommand::Break => command.break_lease().await,
         };
@@ -377,6 +385,51 @@ impl CommandRun<'_> {
                 };
             }
             sleep(POLL).await;
+        }
+    }
+
+    /// Runs a coordinator with a schedule once more. Waits until the run has begun.
+    async fn trigger(&self) -> SteerResult {
+        let (deadline, election) = (self.deadline, self.election);
+        let leader = self.known_leader().await?;
+        let record = self.read_lease().await?.record;
+        let progress = record.and_then(|record| record.progress).filter(|progress| !progress.schedule.is_empty());
+        let Some(progress) = progress else {
+            return Err(NoEffect::Refused(format!(
+                "{election} has no schedule: set `schedule`, or use `baton rerun {election}` after it has finished"
+            )));
+        };
+        if let Some(run) = progress.unfinished() {
+            return Err(NoEffect::Refused(format!(
+                "{} is carrying out the run of {election} that was due at {}: wait until it is completed",
+                leader.node,
+                rfc3339_seconds(run.due)
+            )));
+        }
+        // Each run needs a due time of its own.
+        let due = wall().max(progress.base() + Duration::from_secs(1));
+        if due > wall() + TRIGGERED_AHEAD {
+            return Err(NoEffect::Refused(format!(
+                "the store records runs of {election} up to {}: a clock was wrong; change the schedule on all nodes, \
+                 which sets the record back",
+                rfc3339_seconds(progress.base())
+            )));
+        }
+        let trigger = Trigger { order: self.order()?, due_s: due.as_secs() };
+        self.edit(|found| Ok(Steering { trigger: Some(trigger.clone()), ..found? })).await?;
+        let begun = |seen: &LeaseView| {
+            let progress = seen.record.as_ref().and_then(|record| record.progress.as_ref());
+            progress.is_some_and(|progress| progress.begun.as_secs() >= trigger.due_s)
+        };
+        match self.wait_until(deadline, begun).await?.and_then(|seen| seen.record) {
+            Some(Record { node, term, .. }) => {
+                let node = node.unwrap_or(leader.node);
+                Ok(format!("{node} has begun a run of {election} in term {term}\n"))
+            }
+            None => Err(NoEffect::NotYet(format!(
+                "no node has begun the run of {election} yet; the request stays in force: `baton status {election}` \
+                 shows the leader"
+            ))),
         }
     }
 

@@ -44,6 +44,7 @@ async fn unknown_election_is_not_steered() {
         SteeringCommand::Suspend,
         SteeringCommand::Resume,
         SteeringCommand::Transfer("web-1".to_owned()),
+        SteeringCommand::Trigger,
         SteeringCommand::Break,
     ] {
         assert_eq!(operator.steer(&what).await, Err(NoEffect::Unknown(job())), "{what:?}");
