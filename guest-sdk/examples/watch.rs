@@ -32,7 +32,6 @@ async fn watch(term: &AsyncTerm, url: &str) -> baton_sdk::Result {
     }
 }
 
-/// Returns true if the service responds with status 200 within 10 s.
 async fn is_up(term: &AsyncTerm, url: &str) -> Result<bool, Failure> {
     let answer = async {
         let request = Request::get(url).body(())?;

@@ -18,7 +18,6 @@ const SHOWN: usize = 8000;
 /// `Failure` does not implement [`Error`]: otherwise, `?` could not convert every error into it.
 pub struct Failure {
     kind: Kind,
-    /// The location of the `?` or the call that created this failure.
     location: &'static Location<'static>,
 }
 
@@ -70,9 +69,9 @@ impl Failure {
         &self.kind
     }
 
-    /// Returns `text`, followed by the file and line where this failure was created. If the path is absolute, the
-    /// location is left out, because it is in another crate. For example, `map_err(Failure::fatal)` calls `fatal` from
-    /// the standard library.
+    /// Returns `text`, followed by the file and line where this failure was created. Omits the location if its path is
+    /// absolute, because the location is then in another crate. For example, `map_err(Failure::fatal)` calls `fatal`
+    /// from the standard library.
     pub(crate) fn located(&self, text: &str) -> String {
         let (file, line) = (self.location.file(), self.location.line());
         if file.starts_with('/') {

@@ -24,7 +24,7 @@ const LARGEST_KEY: usize = 512;
 const LARGEST_VALUE: usize = 1 << 20;
 const LARGEST_STATE: usize = 4 << 20;
 
-/// A handle to the simulated host. All handles of a harness share one `World`.
+/// All handles of a harness share one `World`.
 #[derive(Clone)]
 pub(crate) struct Host {
     world: Arc<Mutex<World>>,
@@ -39,14 +39,12 @@ pub(crate) struct World {
     pub(crate) node: String,
     pub(crate) remaining: Duration,
     pub(crate) grace: Duration,
-    /// Wall-clock time at which the simulated clock starts.
     pub(crate) began: SystemTime,
-    /// Time on the simulated clock since `began`.
+    /// Time since `began`.
     pub(crate) now: Duration,
     pub(crate) progress: usize,
     pub(crate) commits: usize,
     pub(crate) step_down: Option<String>,
-    /// Errors for the next commits, one for each commit.
     pub(crate) refusals: VecDeque<StateError>,
     #[cfg(feature = "async")]
     pub(crate) answer: Option<futures::Answer>,
@@ -60,13 +58,11 @@ pub(crate) struct World {
     /// Scripted events, sorted by time, then by the order in which the test added them.
     script: BTreeMap<(Duration, usize), Action>,
     scripted: usize,
-    /// The waits of pending futures, by id.
     waits: BTreeMap<usize, (Until, Waker)>,
     #[cfg(feature = "async")]
     began_waits: usize,
 }
 
-/// An event of a test's script.
 pub(crate) enum Action {
     Do(Box<dyn FnOnce(&Harness) + Send>),
     Kill(String),
@@ -85,7 +81,6 @@ impl Until {
     }
 }
 
-/// The panic payload that unwinds a killed coordinator.
 struct Kill;
 
 impl Host {
@@ -229,7 +224,7 @@ impl Host {
         Ok(())
     }
 
-    /// Asks the coordinator to stop, and kills it at the end of the grace period.
+    /// Kills the coordinator at the end of the grace period.
     pub(crate) fn stop(&self, reason: StopReason, message: String) {
         let mut world = self.world();
         if !world.running || world.stop.is_some() {
@@ -243,8 +238,7 @@ impl Host {
         self.wake();
     }
 
-    /// Advances the clock, and runs the scripted events that become due. Returns early if an event stops or kills the
-    /// coordinator.
+    /// Runs the scripted events that become due. Returns early if an event stops or kills the coordinator.
     pub(crate) fn pass(&self, length: Duration) {
         let until = self.world().now.saturating_add(length);
         let was_stopped = self.world().stop.is_some();
@@ -272,7 +266,6 @@ impl Host {
         }
     }
 
-    /// Runs a coordinator for one term.
     pub(crate) fn serve(&self, run: impl FnOnce(Self) -> Result) -> Result {
         self.world().begin();
         let host = Self { by_test: false, ..self.clone() };
@@ -285,7 +278,6 @@ impl Host {
         }
     }
 
-    /// Unwinds the coordinator if it was killed.
     fn live(&self) {
         if !self.by_test && self.world().killed.is_some() && !std::thread::panicking() {
             // Print no message and no backtrace: this is a deliberate kill, not a bug in the coordinator.
@@ -293,7 +285,6 @@ impl Host {
         }
     }
 
-    /// Wakes the futures whose wait is over.
     fn wake(&self) {
         let mut world = self.world();
         let mut waits = std::mem::take(&mut world.waits);
@@ -305,7 +296,6 @@ impl Host {
 }
 
 impl World {
-    /// Schedules an event that happens once this time has elapsed.
     pub(crate) fn script(&mut self, after: Duration, action: Action) {
         self.scripted += 1;
         let key = (self.now.saturating_add(after), self.scripted);
@@ -324,7 +314,7 @@ impl World {
         self.script(last.saturating_sub(self.now).saturating_add(PATIENCE), Action::Kill(why.to_owned()));
     }
 
-    /// Ends the term, and drops the events that remain in the script. Returns the reason for the kill, if any.
+    /// Returns the reason for the kill, if any.
     fn end(&mut self) -> Option<String> {
         self.running = false;
         self.script.clear();
@@ -348,11 +338,10 @@ mod futures {
     use super::*;
     use crate::http::{Body, Error, Request, Response};
 
-    /// The function that answers requests instead of a server.
     pub(crate) type Answer = Box<dyn FnMut(Request<Vec<u8>>) -> Result<Response<Vec<u8>>, Error> + Send>;
 
     impl Host {
-        /// Waits for this time, or until the stop. Without a time, waits only for the stop.
+        /// Waits only for the stop if there is no `length`.
         pub(crate) fn wait(&self, length: Option<Duration>) -> Wait {
             if self.world().stop.is_some() {
                 self.pass(INSTANT);
@@ -360,7 +349,6 @@ mod futures {
             self.wait_until(length.map(|length| length.max(INSTANT)), true)
         }
 
-        /// Passes a request to the test's answer function after the latency, and returns the response.
         pub(crate) async fn send<B: Into<Body>>(&self, request: Request<B>) -> Result<Response<Body>, Error> {
             let (head, body) = request.into_parts();
             let body = body.into().bytes_contents().await?.to_vec();

@@ -9,7 +9,7 @@ use crate::StateError;
 use crate::bindings::baton::host::state::{self, Change};
 use crate::bindings::baton::host::term::{self, StopReason};
 
-/// A handle to the host. The type has no fields, since each call goes through the component's imports.
+/// Has no fields, since each call goes through the component's imports.
 #[derive(Debug, Clone)]
 pub(crate) struct Host;
 
@@ -57,12 +57,11 @@ impl Host {
         term::step_down(reason);
     }
 
-    /// Sleeps for this time, or until the stop.
     pub(crate) fn sleep(&self, length: Duration) {
         poll(&[&term::subscribe_stop(), &timer(length)]);
     }
 
-    /// Waits for this time, or until the stop. Without a time, waits only for the stop.
+    /// Waits only for the stop if there is no `length`.
     #[cfg(feature = "async")]
     pub(crate) async fn wait(&self, length: Option<Duration>) {
         use wstd::runtime::AsyncPollable;

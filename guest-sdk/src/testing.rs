@@ -246,7 +246,6 @@ impl Harness {
     }
 }
 
-/// Converts a returned [`Stop`](crate::Stop) to success.
 fn obeyed(result: Result) -> Result {
     result.or_else(|failure| if matches!(failure.kind(), Kind::Stopped(_)) { Ok(()) } else { Err(failure) })
 }

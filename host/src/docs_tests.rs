@@ -78,7 +78,6 @@ fn docs_state_the_lease_range_of_each_store() {
     }
 }
 
-/// Returns the cells of the table that follows this header.
 fn table<'a>(page: &'a str, head: &str) -> Vec<Vec<&'a str>> {
     let body = page.split(head).nth(1).unwrap_or_else(|| panic!("there is no table with {head}"));
     let rows = body.lines().skip(2).take_while(|line| line.starts_with('|'));

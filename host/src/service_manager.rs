@@ -1,7 +1,7 @@
 //! Notifications to the service manager that started this process: systemd, through the `sd_notify` protocol.
 //!
-//! The notifications report the host's phases, the host's state for `systemctl status`, and watchdog pings. If
-//! something is stuck ([`Watched::is_stuck`], as in `/livez`), no pings are sent. A separate thread sends the
+//! The notifications report the host's phases, the host's state for `systemctl status`, and watchdog pings. The host
+//! sends no pings while something is stuck ([`Watched::is_stuck`], as in `/livez`). A separate thread sends the
 //! notifications, so that a manager that does not read them cannot delay anything else.
 
 use std::collections::VecDeque;
@@ -23,7 +23,6 @@ use baton_admin::watched::{SECOND_LOOK, Watched};
 use baton_base::escape::escape;
 use baton_node::telemetry::{ElectionTracker, Event, Log};
 
-/// The environment variable that names the manager's socket.
 const SOCKET: &str = "NOTIFY_SOCKET";
 
 /// The environment variables that contain the watchdog interval (µs) and the id of the process that must send the
@@ -148,8 +147,8 @@ impl ServiceManager {
     }
 
     /// Sends all unsent messages, the status if it has changed, and a watchdog ping unless something is stuck. If
-    /// something is stuck, the status is `stuck` instead of `now`. If sending fails, the remaining messages are kept
-    /// for the next call.
+    /// something is stuck, the status is `stuck` instead of `now`. Keeps the remaining messages for the next call if
+    /// sending fails.
     fn say(&self, unsent: &mut VecDeque<String>, status: &mut String, now: String, stuck: &[String]) -> io::Result<()> {
         while let Some(message) = unsent.front() {
             self.send(message)?;

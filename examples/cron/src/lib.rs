@@ -24,7 +24,6 @@ fn run(term: &Term) -> baton_sdk::Result {
     announce(term, &jobs, |line| println!("{line}"))
 }
 
-/// Prints each job when it is due, until the host asks the instance to stop.
 fn announce(term: &Term, jobs: &str, mut say: impl FnMut(String)) -> baton_sdk::Result {
     // Fatal, because a retry on this node would read the same invalid settings.
     let mut schedule = Schedule::parse(jobs, now(term)?).map_err(Failure::fatal)?;
@@ -40,7 +39,6 @@ fn announce(term: &Term, jobs: &str, mut say: impl FnMut(String)) -> baton_sdk::
     }
 }
 
-/// The wall-clock time, as the duration since the Unix epoch.
 fn now(term: &Term) -> baton_sdk::Result<Duration> {
     Ok(term.now().duration_since(UNIX_EPOCH)?)
 }

@@ -23,7 +23,6 @@ impl Schedule {
         Ok(Self { jobs })
     }
 
-    /// The next due time of any job.
     pub fn next_due(&self) -> Duration {
         Duration::from_secs(self.jobs.iter().map(|job| job.next).min().unwrap_or(u64::MAX))
     }

@@ -49,7 +49,6 @@ const SHORTEST_TOKEN: usize = 16;
 /// Maximum size of a file with certificates or a key, in bytes.
 const LARGEST_PEM: u64 = 1 << 20;
 
-/// Timeout for reading the token file.
 const READ: Duration = Duration::from_secs(5);
 
 /// The error returned when a file named in the settings cannot be used.
@@ -77,7 +76,7 @@ pub enum UnusableFile {
         path: PathBuf,
         /// The problem.
         why: String,
-        /// The required content.
+        /// The content that the file must have.
         needs: &'static str,
     },
 }
@@ -92,10 +91,7 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Reads the files, and returns a TLS acceptor.
-    ///
-    /// # Errors
-    /// [`UnusableFile`] if a file is invalid, or if the key does not belong to the certificate.
+    /// Fails if a file is invalid, or if the key does not belong to the certificate.
     pub(super) fn acceptor(&self) -> Result<TlsAcceptor, UnusableFile> {
         let unusable = |is_key: bool, why: String| {
             let (flag, path, needs) = match is_key {
@@ -180,7 +176,6 @@ pub fn token(flag: &'static str, path: &Path) -> Result<String, UnusableFile> {
     Ok(token.to_owned())
 }
 
-/// The client of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Caller {
     /// True if the connection comes from a loopback address of this machine.
@@ -196,13 +191,13 @@ impl Caller {
         Self { is_local: address.to_canonical().is_loopback(), is_encrypted, is_own_user: false }
     }
 
-    /// Returns the caller for a process of the host's own user. This caller may read everything, but needs the token to
-    /// make changes. The user's own commands need no token, because they write directly to the store.
+    /// The host's own user may read everything, but needs the token to make changes. The user's own commands need no
+    /// token, because they write directly to the store.
     pub(super) fn own_user() -> Self {
         Self { is_local: true, is_encrypted: true, is_own_user: true }
     }
 
-    /// Returns the client that sent a request. An unknown or forwarded client counts as being on another machine.
+    /// Treats an unknown or forwarded client as being on another machine.
     fn of(parts: &Parts) -> Self {
         let unknown = Self { is_local: false, is_encrypted: false, is_own_user: false };
         let caller = parts.extensions.get().copied().unwrap_or(unknown);
@@ -213,15 +208,12 @@ impl Caller {
     }
 }
 
-/// The settings for access control.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Access {
     pub(super) token_file: Option<PathBuf>,
-    /// True if the endpoint supports TLS.
     pub(super) has_tls: bool,
 }
 
-/// The reason for a refusal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Denied {
     /// The node has no token or no TLS, so it serves only clients on this machine.
@@ -352,9 +344,8 @@ impl FromRequestParts<Arc<AdminState>> for HasToken {
 }
 
 impl Access {
-    /// Checks that a client may make changes. The client needs the token even on this machine, since other users share
-    /// the loopback interface. Requests from pages on other sites are always refused, although browsers do not add the
-    /// token to such requests.
+    /// Checks the token even for clients on this machine, since other users share the loopback interface. Always
+    /// refuses requests from pages on other sites, although browsers do not add the token to such requests.
     async fn change(&self, caller: Caller, headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
         let Some(file) = self.token_file.clone() else { return Err(Denied::ChangesNothing) };
         refuse_other_sites(headers, uri)?;
@@ -382,14 +373,12 @@ impl Access {
         self.token(headers).await
     }
 
-    /// Checks that the request has this node's token.
     async fn token(&self, headers: &HeaderMap) -> Result<(), Denied> {
         let Some(file) = self.token_file.clone() else { return Err(Denied::HasNoToken) };
         if has_token(file, headers).await? { Ok(()) } else { Err(Denied::NeedsToken) }
     }
 }
 
-/// Returns true if the request has the token in this file.
 async fn has_token(file: PathBuf, headers: &HeaderMap) -> Result<bool, Denied> {
     let given = headers.get(AUTHORIZATION).and_then(|given| given.to_str().ok());
     let given =
@@ -421,19 +410,18 @@ fn refuse_other_sites(headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
     if headers.get_all(ORIGIN).iter().all(is_own) { Ok(()) } else { Err(Denied::CrossSite) }
 }
 
-/// Returns true if a proxy forwarded the request. The client may then be on any machine.
+/// Recognizes proxies by their headers. The client of a forwarded request may be on any machine.
 fn is_forwarded(headers: &HeaderMap) -> bool {
     let by_proxy = |name: &str| ["forwarded", "via", "x-real-ip"].contains(&name) || name.starts_with("x-forwarded-");
     headers.keys().any(|name| by_proxy(name.as_str()))
 }
 
-/// Returns the host and the port to which the request is addressed.
 fn requested_host(headers: &HeaderMap, uri: &Uri) -> String {
     let host = headers.get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()).into_owned());
     host.or_else(|| uri.authority().map(ToString::to_string)).unwrap_or_default()
 }
 
-/// Refuses requests whose host is neither an IP address nor `localhost` (DNS rebinding).
+/// Protects against DNS rebinding: refuses requests whose host is neither an IP address nor `localhost`.
 fn refuse_other_hosts(headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
     let requested = requested_host(headers, uri);
     let host = match requested.rsplit_once(':') {

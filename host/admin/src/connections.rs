@@ -41,7 +41,6 @@ const LONGEST_HEAD: usize = 16 << 10;
 /// byte.
 const HANDSHAKE: u8 = 22;
 
-/// Delay before the next attempt if a connection could not be accepted.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 enum Accepted {
@@ -49,7 +48,6 @@ enum Accepted {
     Socket(UnixStream),
 }
 
-/// Accepts the next connection on the TCP address or on the local socket.
 async fn accept(listener: Option<&TcpListener>, socket: Option<&UnixListener>) -> io::Result<Accepted> {
     let at_address = async {
         match listener {
@@ -120,7 +118,6 @@ pub(super) async fn serve(
 /// A group of clients, whose connections count together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum ClientGroup {
-    /// The clients on the local socket.
     LocalSocket,
     /// The clients from one [`network`] on the TCP address.
     Network(IpAddr),
@@ -181,7 +178,6 @@ async fn serve_address(
     }
 }
 
-/// Serves a connection on the local socket, from the host's own user.
 async fn serve_socket(stream: UnixStream, routes: Router, place: Arc<ConnectionState>) {
     tokio::select! {
         () = answer(stream, routes.layer(Extension(Caller::own_user())), &place) => {}

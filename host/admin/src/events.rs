@@ -38,7 +38,6 @@ pub(super) const LOG_STREAMS: usize = 64;
 /// threads also renew leases and kill instances.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Interval at which an idle stream sends a keep-alive message.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Maximum lifetime of a stream. The client must then reconnect, with the token that is valid at that time.
@@ -166,7 +165,6 @@ impl IntoResponse for Refused {
     }
 }
 
-/// The selection of entries that a client requests.
 struct Filter {
     election: Option<String>,
     level: LogLevel,
@@ -174,7 +172,7 @@ struct Filter {
 }
 
 impl Filter {
-    /// Parses the URL's query parameters. Only those in `known` are allowed.
+    /// Refuses query parameters that are not in `known`.
     fn of(uri: &Uri, known: &[&str]) -> Result<Self, Refused> {
         let mut wanted = Self { election: None, level: LogLevel::Trace, tail: TAIL };
         for (name, value) in url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
@@ -203,7 +201,6 @@ impl Filter {
     }
 }
 
-/// Sends entries as a stream or as an array.
 fn send(
     asked: &AdminState,
     streams: &Streams,
@@ -272,7 +269,6 @@ struct Reader {
 }
 
 impl Reader {
-    /// Waits for the next piece of the stream. Returns `None` at the end of the stream.
     async fn piece(&mut self) -> Option<String> {
         self.place.moves();
         let mut piece = String::new();

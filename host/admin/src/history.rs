@@ -20,7 +20,6 @@ use crate::rows::TermRow;
 /// again after it ends.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Timeout for reading a history.
 const WITHIN: Duration = Duration::from_secs(10);
 
 /// Maximum number of concurrent responses. A response counts toward this number until its client has read it.
@@ -29,7 +28,8 @@ const ANSWERS: usize = 8;
 /// Default value of `limit`.
 const TERMS: usize = 100;
 
-/// The history of each election, as of the last read.
+/// A cache of the elections' histories. For each election, many requests cause only one read of the store per
+/// [`EVERY`].
 pub(super) struct Histories {
     store: Arc<dyn ObjectStore>,
     /// Locked while a request reads the store, so that other requests wait for the result.

@@ -57,10 +57,9 @@ const PORTS: Range<u16> = 7070..7170;
 /// Niceness of the endpoint's thread, relative to the rest of the host.
 const NICENESS: i32 = 10;
 
-/// Time that the clients of streams have at shutdown to read the last entries, which report the shutdown.
+/// Time that the clients of streams get, at shutdown, to read the last entries. These entries report the shutdown.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Interval at which to check, at shutdown, whether the clients of streams have read everything.
 const LAST_WORDS_POLL: Duration = Duration::from_millis(10);
 
 /// The address of the endpoint.
@@ -70,7 +69,7 @@ pub enum AdminPlace {
     Off,
     /// The loopback address with the first free port from 7070.
     Free,
-    /// This address.
+    /// A fixed address.
     At(SocketAddr),
 }
 
@@ -282,7 +281,7 @@ impl Admin {
                     () = last_words => {}
                 }
             });
-            // Do not wait for a file read or a lookup that hangs: it cannot be interrupted.
+            // Do not wait for a blocking call that hangs, such as a file read: it cannot be interrupted.
             runtime.shutdown_background();
         })?;
         Ok(Some(Self { stop, thread }))

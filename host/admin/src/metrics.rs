@@ -19,16 +19,12 @@ use baton_node::view::NodeView;
 use baton_runtime::{EffectCounts, EffectKind, InstanceUsage, LimitUsage};
 use baton_store::Labels;
 
-/// Content type of OpenMetrics 1.0.
 pub(super) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Content type of the older Prometheus text format.
 pub(super) const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Returns all metrics in OpenMetrics format.
-///
-/// # Errors
-/// None: writing to memory does not fail.
+/// Never returns an error, because writing to memory does not fail.
 pub(super) fn open_metrics(watched: &Watched) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Scrape::of(watched)));
@@ -256,7 +252,6 @@ impl Scrape {
         self.counters(encoder, "baton_output_lines_dropped", None, help, lost)
     }
 
-    /// Writes the metrics of running instances.
     fn usage(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
         let bytes = Some(&Unit::Bytes);
         let running = || self.elections.iter().filter_map(|one| Some((one, one.in_use.as_ref()?)));

@@ -21,16 +21,14 @@ use crate::rows::ModuleRow;
 /// Minimum interval between two reads of an election's versions. Nodes announce a new version within seconds.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Timeout for reading the versions from the store.
 const WITHIN: Duration = Duration::from_secs(10);
 
 /// Maximum number of concurrent responses. A response counts toward this number until its client has read it.
 const ANSWERS: usize = 8;
 
-/// The versions of an election, and the time when they were read.
 type LastRead = (Instant, Arc<Vec<ModuleRow>>);
 
-/// The versions of each election, as of the last read.
+/// A cache of the elections' versions. For each election, many requests cause only one read of the store per [`EVERY`].
 pub(super) struct Versions {
     store: Arc<dyn ObjectStore>,
     /// Locked while a request reads the store, so that other requests wait for the result.

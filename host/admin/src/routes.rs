@@ -37,7 +37,8 @@ const PATHS: &str =
 /// never happen. With 1000 elections, a page is 10 MB long.
 const PAGES: usize = 8;
 
-/// Size of a piece of a page, in bytes. The next piece is sent when the client has read most of the previous one.
+/// Size of a piece of a page, in bytes. The endpoint sends the next piece when the client has read most of the previous
+/// one.
 const PIECE: usize = 16 << 10;
 
 pub(super) struct AdminState {
@@ -45,7 +46,6 @@ pub(super) struct AdminState {
     pub(super) access: Access,
     pub(super) nodes: Nodes,
     pub(super) store: Arc<dyn Store>,
-    /// Permits for requests that make changes.
     pub(super) changes: Semaphore,
     pub(super) histories: Histories,
     pub(super) versions: Versions,
@@ -260,7 +260,6 @@ async fn only_reads() -> Response {
 }
 
 impl Watched {
-    /// Returns the tracker of an election, or an error if the node is not in the election.
     pub(super) fn tracker(&self, election: &str) -> Result<&ElectionTracker, NoPart> {
         if let Some(tracker) = self.trackers.iter().find(|one| one.election.as_str() == election) {
             return Ok(tracker);
@@ -477,7 +476,6 @@ mod tests {
         status
     }
 
-    /// Returns the paths of all operations that change something, according to the OpenAPI document.
     async fn changing(asked: &Arc<AdminState>) -> Vec<String> {
         let described = document(asked).await;
         let docs = include_str!("../../../docs/monitoring.md");

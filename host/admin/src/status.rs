@@ -28,7 +28,6 @@ use baton_runtime::InstanceUsage;
 /// least once a minute.
 const NODES_EVERY: Duration = Duration::from_secs(5);
 
-/// Timeout for reading all nodes' announcements.
 const NODES_WITHIN: Duration = Duration::from_secs(10);
 
 /// An election as one node sees it.

@@ -1,4 +1,4 @@
-//! The calls that make changes. The calls steer an election's nodes, as the steering commands do.
+//! The routes that steer an election's nodes, as the steering commands do.
 //!
 //! Each call requires the token, and refuses requests from any web page other than the endpoint's own.
 
@@ -30,7 +30,6 @@ use baton_node::telemetry::Event;
 /// Maximum size of a body, in bytes.
 const LONGEST: usize = 4 << 10;
 
-/// Timeout for reading a body.
 const BODY: Duration = Duration::from_secs(5);
 
 /// Maximum number of calls in progress.
@@ -145,7 +144,6 @@ enum Refusal {
     NotJson(CallResult),
 }
 
-/// A refused call: the status and the reason.
 pub(super) struct Unusable(StatusCode, String);
 
 impl IntoResponse for Unusable {
@@ -302,7 +300,6 @@ pub(super) async fn roll_back(
     }
 }
 
-/// The answer to a call that gets no permit.
 fn too_many() -> Response {
     let why = format!("{AT_ONCE} other calls are in progress: try again");
     steered(StatusCode::SERVICE_UNAVAILABLE, false, why)
@@ -362,13 +359,12 @@ fn steered(status: StatusCode, done: bool, result: String) -> Response {
     (status, Json(CallResult { done, result: result.trim_end().to_owned() })).into_response()
 }
 
-/// Returns the election's name, if this node is in the election.
 fn known(asked: &AdminState, election: &str) -> Result<ElectionName, Unusable> {
     let tracker = asked.watched.tracker(election);
     tracker.map(|tracker| tracker.election.clone()).map_err(|NoPart(why)| Unusable(StatusCode::NOT_FOUND, why))
 }
 
-/// Parses the body. An empty body counts as an empty object.
+/// Treats an empty body as an empty object.
 async fn body<T: DeserializeOwned>(request: Request) -> Result<T, Unusable> {
     let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();

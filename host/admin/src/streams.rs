@@ -36,13 +36,12 @@ impl ConnectionState {
         self.is_stream.load(Ordering::Relaxed)
     }
 
-    /// Records that the client has caught up with everything that was sent.
     pub(super) fn moves(&self) {
         self.moves.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until the connection must end. Without a stream, that is after `lifetime`. With a stream, it is once the
-    /// client has read nothing for `lifetime`, or when a newer stream takes the place of the connection's stream.
+    /// Waits until the connection must end. A connection without a stream ends after `lifetime`. A stream ends once its
+    /// client has read nothing for `lifetime`, or when [`Streams::begin`] cuts it off in favor of a newer stream.
     pub(super) async fn ends(&self, lifetime: Duration) {
         loop {
             let before = self.moves.load(Ordering::Relaxed);
@@ -70,7 +69,7 @@ impl Streams {
         open.iter().any(|one| one.strong_count() > 0)
     }
 
-    /// Starts a stream on a connection. If there are too many streams, ends the oldest one.
+    /// Marks the connection as a stream. Ends the oldest stream if there are too many.
     pub(super) fn begin(&self, place: &Arc<ConnectionState>) {
         place.is_stream.store(true, Ordering::Relaxed);
         let mut open = self.oldest_first.lock().unwrap_or_else(PoisonError::into_inner);

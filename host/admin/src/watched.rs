@@ -42,7 +42,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Logs a change to an election that a client has made through the admin endpoint.
+    /// Logs a change that a client has made to an election through the admin endpoint.
     pub fn says(&self, election: &ElectionName, event: Event) {
         let tracker = self.trackers.iter().find(|tracker| tracker.election == *election);
         if let (Some(log), Some(tracker)) = (&self.log, tracker) {

@@ -67,10 +67,10 @@ pub fn kind(address: IpAddr) -> AddressKind {
     }
 }
 
-/// The kind of an address as seen from this machine. The machine's own public addresses count as
-/// [`Loopback`](AddressKind::Loopback), and public addresses on its IPv6 links count as
-/// [`Private`](AddressKind::Private). Reads the interfaces and routes on each call. Does not detect an address that the
-/// network translates to one of this machine's addresses.
+/// The kind of an address as seen from this machine. A public address of this machine counts as
+/// [`Loopback`](AddressKind::Loopback). A public IPv6 address in a network to which this machine is directly connected
+/// counts as [`Private`](AddressKind::Private). Reads the interfaces and routes on each call. Does not detect an
+/// address that the network translates to one of this machine's addresses.
 #[must_use]
 pub fn kind_from_here(address: IpAddr) -> AddressKind {
     match (kind(address), innermost(address)) {
@@ -80,12 +80,11 @@ pub fn kind_from_here(address: IpAddr) -> AddressKind {
     }
 }
 
-/// True if the address belongs to this machine, or if the machine's addresses cannot be read from the kernel.
+/// Also true if the machine's addresses cannot be read from the kernel.
 fn is_own(address: IpAddr) -> bool {
     interface_addresses().map_or(true, |own| own.contains(&address)) || is_own_source(address)
 }
 
-/// The addresses of this machine's interfaces, including secondary ones.
 fn interface_addresses() -> io::Result<Vec<IpAddr>> {
     let mut first = ptr::null_mut();
     // SAFETY: `first` is valid for the write of one pointer.
@@ -106,7 +105,7 @@ fn interface_addresses() -> io::Result<Vec<IpAddr>> {
     Ok(found)
 }
 
-/// The IP address in a socket address, if any.
+/// Returns the IP address in a socket address. Returns `None` for families other than IPv4 and IPv6.
 ///
 /// # Safety
 /// `address` must be null, or point to a valid socket address that is as long as its family says.
@@ -130,9 +129,9 @@ unsafe fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-/// True if this machine would send packets to the address from that same address. Also true for an address that no
-/// interface has, if the address has a local route. The load balancers of some clouds set up local routes. Sends
-/// nothing.
+/// True if the kernel chooses the address itself as the source of packets to the address. This also finds an address
+/// that no interface has, but that has a local route: the load balancers of some clouds set up such routes. Sends
+/// nothing, because connecting a UDP socket only selects the source.
 fn is_own_source(address: IpAddr) -> bool {
     /// An arbitrary port: `connect` needs one, but nothing is sent.
     const PORT: u16 = 9;
@@ -198,7 +197,7 @@ fn route_prefixes(routes: &str) -> impl Iterator<Item = (u128, u32)> {
     })
 }
 
-/// Returns the IPv4 address that is embedded in an IPv6 address, or else the address itself.
+/// Returns the IPv4 address that an IPv6 address embeds, or else the address itself.
 fn innermost(address: IpAddr) -> IpAddr {
     let address = address.to_canonical();
     let IpAddr::V6(v6) = address else { return address };
@@ -211,8 +210,8 @@ fn innermost(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The kind of a URL's host. The URL parser has already converted names to lower case, and normalized all spellings of
-/// IPv4 addresses.
+/// The kind of a URL's host. Expects a parsed URL: the parser converts names to lower case, and all spellings of an
+/// IPv4 address to one.
 #[must_use]
 pub fn kind_of_host<Name: AsRef<str>>(host: &Host<Name>) -> AddressKind {
     match host {

@@ -4,12 +4,16 @@
 //! is never slewed, but stops during a suspend. A hypervisor may hide a pause from both clocks. The wall clock then
 //! shows the pause, once a time daemon has corrected the wall clock.
 //!
-//! So there are two bounds on the time that has passed. [`Clock::now`] is the upper bound, from the clock that has
-//! advanced most. The upper bound limits how long this node may act. [`Clock::least`] is the lower bound, from the boot
-//! clock or the raw clock, whichever has advanced less. A node uses the lower bound to wait until another node must
-//! have stopped. The lower bound does not depend on the wall clock, which may be stepped at any time. On each read of
-//! the clock, the upper bound grows by the most time that can have passed since the previous read. The lower bound
-//! grows by the least. So the difference between any two values of a bound also bounds the time between them.
+//! So there are two bounds on the time that has passed:
+//!
+//! - [`Clock::now`] is the upper bound. It follows the clock that has advanced most. A leader uses it to limit how long
+//!   it may act.
+//! - [`Clock::least`] is the lower bound. It follows the boot clock or the raw clock, whichever has advanced less. A
+//!   node uses it to wait until another node must have stopped. It ignores the wall clock, which may be stepped at any
+//!   time.
+//!
+//! The same is true between any two reads: [`Clock::now`] advances by at least the time that has passed, and
+//! [`Clock::least`] by at most that time. The error is at most twice `STEP`.
 
 mod alarm;
 mod wall;
@@ -24,19 +28,19 @@ use rustix::time::{ClockId, clock_gettime};
 pub use alarm::{Alarm, towards};
 pub use wall::{rfc3339, rfc3339_seconds, wall};
 
-/// Minimum drift between two clocks that counts as a step or a slew, in nanoseconds. Smaller drift is treated as noise.
-/// So between any two moments, the clock is accurate to within twice this value. This error fits into the 1% of the
-/// shortest lease that is reserved for late wake-ups.
+/// Minimum drift between two clocks that counts as a step or a slew, in nanoseconds. The clock ignores smaller drift as
+/// noise, so a bound may be wrong by up to twice this value. The shortest lease reserves 1% for late wake-ups, which
+/// covers this error.
 const STEP: i128 = 5_000_000;
 
-/// Minimum time between two readings at which the thread counts as preempted, in nanoseconds.
+/// Time between two reads of the clocks from which the thread counts as preempted, in nanoseconds.
 const INTERRUPTED: i128 = 1_000_000;
 
 /// The clock of this host. Clones share one clock.
 #[derive(Clone, Default)]
 pub struct Clock {
     elapsed: Arc<Mutex<Elapsed>>,
-    /// The source of all times, if the clock does not use the kernel's clocks.
+    /// Replaces the kernel's clocks, if set.
     source: Option<TimeSource>,
 }
 
@@ -102,7 +106,6 @@ struct Readings {
 }
 
 impl Readings {
-    /// Returns readings in which all clocks show the same time.
     fn same(time: Duration) -> Self {
         let nanos = i128::try_from(time.as_nanos()).unwrap_or(i128::MAX);
         Self { boot: nanos, raw: nanos, wall: nanos }
@@ -127,12 +130,12 @@ impl Readings {
 /// Elapsed time in nanoseconds: the boot clock's time, corrected for the drift of the other clocks relative to it.
 #[derive(Debug, Default)]
 struct Elapsed {
-    /// Leads of the raw clock and the wall clock over the boot clock. Set at the first reading, and again whenever a
-    /// step or slew is counted. Negative if a clock is behind.
+    /// Time by which the raw clock and the wall clock are ahead of the boot clock, or behind it if negative. Set at the
+    /// first reading, and again whenever a step or slew is counted.
     noted: Option<[i128; 2]>,
-    /// Total time that another clock has counted but the boot clock has not, up to the last change of `noted`.
+    /// Total time that another clock has counted and the boot clock has not, as of the last change of `noted`.
     missed: i128,
-    /// Total time that the boot clock has counted but the raw clock has not, up to the last change of `noted`.
+    /// Total time that the boot clock has counted and the raw clock has not, as of the last change of `noted`.
     extra: i128,
     most: i128,
     least: i128,
@@ -174,7 +177,6 @@ mod tests {
     const SECOND: i128 = 1_000_000_000;
     const MILLISECOND: i128 = SECOND / 1000;
 
-    /// A simulated machine: its kernel clocks, and the elapsed time computed from them.
     struct Machine {
         clocks: Readings,
         elapsed: Elapsed,
@@ -298,7 +300,6 @@ mod tests {
 
     #[test]
     fn bounds_hold_between_any_two_moments() {
-        // The clocks slew, suspend and step at random.
         let mut seed = 1_u64;
         let mut random = move |below: i128| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

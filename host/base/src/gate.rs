@@ -92,8 +92,8 @@ pub struct Gate {
     deadline: Deadline,
     /// The [`Time`] in nanoseconds.
     abort_at: AtomicU64,
-    /// Time at which the process first noticed a pause past the deadline, in nanoseconds. A time before the deadline
-    /// belongs to an earlier deadline, and is ignored.
+    /// Time at which the process woke from a pause that lasted past the deadline, in nanoseconds. Ignored if it is
+    /// before the current deadline, because the pause then concerned an earlier deadline.
     woken: AtomicU64,
     refused: AtomicBool,
     dying: AtomicBool,
@@ -156,8 +156,9 @@ impl Gate {
         self.deadline.remaining()
     }
 
-    /// Notes that the process was paused until `now`. If `now` is past the deadline, the time allowed for the kill
-    /// starts again at `now`. The time restarts only once: otherwise, a process that always wakes late would never end.
+    /// Records that the process was paused until `now`. If `now` is past the deadline, the kill gets its full time
+    /// again, counted from `now`. This happens only once per deadline: otherwise, a process that always wakes late
+    /// would never end.
     fn wakes(&self, now: Time) {
         let deadline = self.deadline.nanoseconds();
         if nanoseconds(now) >= deadline && self.woken.load(Ordering::Acquire) < deadline {
@@ -165,7 +166,6 @@ impl Gate {
         }
     }
 
-    /// Returns the time by which the instance must have exited.
     fn overdue_at(&self) -> Time {
         let (abort_at, deadline) = (self.abort_at.load(Ordering::Acquire), self.deadline.nanoseconds());
         let woken = self.woken.load(Ordering::Acquire);
@@ -184,7 +184,6 @@ impl Gate {
         self.dying.store(true, Ordering::Release);
     }
 
-    /// True if the watchdog must watch the gate, because some part of the instance may still be running.
     fn is_watched(&self) -> bool {
         !self.gone.load(Ordering::Acquire) && !self.dying.load(Ordering::Acquire)
     }

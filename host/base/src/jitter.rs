@@ -18,7 +18,7 @@ pub fn between(least: Duration, most: Duration) -> Duration {
 #[derive(Clone, Copy, Debug)]
 pub struct Moments {
     begin: Instant,
-    /// Random offset. Two values that are created at the same time therefore have different moments.
+    /// Random, so that two values that are created at the same time have different moments.
     before: Duration,
 }
 
@@ -32,9 +32,9 @@ impl Default for Moments {
 
 impl Moments {
     /// Returns the next shared moment between `least` and `most` after the last answer. Shared moments are (`least` +
-    /// `most`) / 2 apart, so a task that gets its answers promptly uses every moment. If there is no shared moment in
-    /// the window, returns a random time in the window. The random times soon bring a task that began at another time
-    /// to the shared moments.
+    /// `most`) / 2 apart, so a task that gets its answers promptly uses every moment. If no shared moment is in the
+    /// window, returns a random time in the window. After a few random times, a task that started between two moments
+    /// meets a shared one.
     #[must_use]
     pub fn next(&self, answered: Instant, (least, most): (Duration, Duration)) -> Instant {
         let step = ((least + most) / 2).as_nanos().max(1);
@@ -61,7 +61,6 @@ mod tests {
         let begun = Instant::now();
         let moments = Moments::default();
         let is_shared = |at: Instant| (at - moments.begin + moments.before).as_nanos().is_multiple_of(step.as_nanos());
-        // Tasks that start at different times soon do their work at the same moments.
         for late in [0, 700, 1400, 2100, 2800] {
             let mut at = begun + Duration::from_millis(late);
             for _ in 0..100 {
@@ -72,7 +71,6 @@ mod tests {
                 at = next;
             }
             assert!(is_shared(at));
-            // The same is true of a task with a longer window.
             for _ in 0..100 {
                 at = moments.next(at, (Duration::from_secs(22), Duration::from_secs(38)));
             }

@@ -24,7 +24,6 @@ const CONNECTIONS: usize = 5000;
 /// Maximum number of connections that are open at the same time. More would exceed this process's limit on open file
 /// descriptors.
 const HELD: usize = 900;
-/// Length of a round, with or without connections.
 const ROUND: Duration = Duration::from_secs(10);
 /// Maximum number of bytes per write.
 const PIECE: usize = 16 << 10;
@@ -161,7 +160,6 @@ impl Renewals {
         Self(bounds.map(all).collect())
     }
 
-    /// Adds the renewals made between two readings.
     fn add(&mut self, begin: &Self, end: &Self) {
         if self.0.is_empty() {
             self.0 = begin.0.iter().map(|(bound, _)| (*bound, 0.0)).collect();

@@ -15,7 +15,6 @@ use wasmtime_wasi::p2::pipe::MemoryOutputPipe;
 use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
-/// A component, ready to be instantiated.
 pub struct Baseline {
     engine: Engine,
     module: InstancePre<Host>,
@@ -63,9 +62,6 @@ impl WasiView for Host {
 
 impl Baseline {
     /// Compiles the component, with or without epoch checks.
-    ///
-    /// # Errors
-    /// Returns an error if the file is not a coordinator.
     pub fn compile(module: &Path, checks: bool) -> wasmtime::Result<Self> {
         let mut config = Config::new();
         config.wasm_component_model(true).epoch_interruption(checks);
@@ -105,9 +101,6 @@ impl Baseline {
     }
 
     /// Measures the time to create a wasmtime store with an instance in it, in milliseconds.
-    ///
-    /// # Errors
-    /// Returns an error if the component cannot be instantiated.
     pub async fn instantiate(&self) -> wasmtime::Result<f64> {
         let begin = Instant::now();
         let (mut store, _) = self.store(&[]);
@@ -118,9 +111,6 @@ impl Baseline {
 
     /// Runs a guest until it prints a line that starts with `line`, then interrupts it by advancing the epoch. Returns
     /// the time from the interruption until the call has returned, in milliseconds.
-    ///
-    /// # Errors
-    /// Returns an error if the guest ends by itself.
     pub async fn end(&self, env: &[(&str, &str)], line: &str) -> wasmtime::Result<f64> {
         let (mut store, output) = self.store(env);
         let (module, run) = (self.module.clone(), self.run);
@@ -147,9 +137,6 @@ impl Baseline {
     }
 
     /// Runs a guest until it ends by itself. Returns the last line that it printed.
-    ///
-    /// # Errors
-    /// Returns an error if the guest fails.
     pub async fn last_line(&self, env: &[(&str, &str)]) -> wasmtime::Result<String> {
         let (mut store, output) = self.store(env);
         let instance = self.module.instantiate_async(&mut store).await?;

@@ -10,7 +10,6 @@ use std::thread;
 const REQUEST: &[u8] = b" HTTP/1.1\r\n";
 /// The end of the request line in a request for the control object, which lists the versions of an election's module.
 const LOOK: &[u8] = b"control HTTP/1.1\r\n";
-/// The end of the request line in a request for the steering object.
 const STEERING: &[u8] = b"steering HTTP/1.1\r\n";
 /// A part of the request line of a request that reads or writes an announcement.
 const ANNOUNCEMENT: &[u8] = b"nodes/";
@@ -28,10 +27,6 @@ struct Requests {
 }
 
 impl Counter {
-    /// Starts a proxy in front of a port on loopback.
-    ///
-    /// # Errors
-    /// Returns an error if there is no free port.
     pub fn start(target: u16) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();

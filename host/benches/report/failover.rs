@@ -198,8 +198,8 @@ pub fn crashes_and_hand_offs(guests: &Guests, effort: &Effort) -> anyhow::Result
     ])
 }
 
-/// Measures [`Pair::loss`] and [`Pair::hand_off`] on several pairs at the same time. Returns the times of the losses
-/// and the times of the hand-offs, in seconds.
+/// Measures [`Pair::loss`] and [`Pair::hand_off`] on several pairs at the same time. Returns the results of both, in
+/// seconds.
 fn pairs(keeper: &Path, effort: &Effort, setting: &Setting) -> anyhow::Result<(Samples, Samples)> {
     let (mut losses, mut hand_offs) = (Samples::default(), Samples::default());
     thread::scope(|scope| {
@@ -230,12 +230,10 @@ struct Setting {
     azurite: Option<(String, String)>,
     /// True if a host may reclaim a dead holder's lease.
     witness: bool,
-    /// True if the hosts are linked to each other.
     links: bool,
 }
 
 impl Default for Setting {
-    /// Returns a host's default settings, on the embedded store.
     fn default() -> Self {
         Self { azurite: None, witness: true, links: true }
     }
@@ -265,7 +263,7 @@ impl<'a> Pair<'a> {
     /// no process exits and no connection is closed. Returns the time from the end of the leader's lease until the
     /// standby's instance runs, in seconds.
     fn loss(&mut self, number: usize) -> f64 {
-        // Spread the losses over the intervals between renewals and between polls.
+        // Lose each leader at a different point between two renewals and between two polls.
         let lease = f64::from(self.setting.lease());
         let spread = POLL.max(lease / 6.0) * (number as f64 * 0.618_034).fract();
         thread::sleep(Duration::from_secs_f64(0.4 + spread));
@@ -289,7 +287,7 @@ impl<'a> Pair<'a> {
         took
     }
 
-    /// Measures the time from the start of the command until both hosts have reported the suspension, in seconds.
+    /// Measures the time from the start of `baton suspend` until both hosts have reported the suspension, in seconds.
     /// Resumes the election afterwards.
     fn suspension(&mut self) -> anyhow::Result<f64> {
         let begun = now();
@@ -347,7 +345,6 @@ impl<'a> Pair<'a> {
 }
 
 impl Setting {
-    /// Returns a host's default settings, on Azurite.
     fn on(azurite: &Azurite, container: &str) -> Self {
         Self { azurite: Some((azurite.address().to_string(), container.to_owned())), ..Self::default() }
     }

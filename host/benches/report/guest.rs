@@ -12,7 +12,6 @@ pub struct Guests {
     /// A program that does not use Baton's interfaces.
     pub program: PathBuf,
     pub keeper: PathBuf,
-    /// The guest that sends HTTP requests.
     pub asks: PathBuf,
 }
 
@@ -31,7 +30,7 @@ pub fn build() -> anyhow::Result<Guests> {
     })
 }
 
-/// Builds a package of guests. Returns the folder that contains the components.
+/// Returns the folder that contains the components.
 fn build_folder(package: &str) -> anyhow::Result<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests");
     let built = Command::new(env!("CARGO"))

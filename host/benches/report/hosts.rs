@@ -25,12 +25,10 @@ impl Site {
         self.store.path()
     }
 
-    /// The URL of the embedded store.
     pub fn url(&self) -> String {
         format!("sqlite:{}", self.store.path().display())
     }
 
-    /// Returns the path of a file or folder in the hosts' home.
     pub fn path(&self, name: &str) -> PathBuf {
         self.home.path().join(name)
     }
@@ -58,7 +56,6 @@ impl Site {
             .flag("--env", format!("BEAT_MS={SILENCE}"))
     }
 
-    /// Runs a steering command on the election `bench` in the embedded store.
     pub fn steer(&self, how: &str) -> anyhow::Result<()> {
         let mut command = baton(self.home.path());
         command.args([how, "bench", "--store", &self.url()]);
@@ -67,7 +64,6 @@ impl Site {
         Ok(())
     }
 
-    /// Prepares a host that runs the coordinators in a configuration file.
     pub fn launch_file(&self, name: &str, file: &Path) -> Launch {
         let cache = self.home.path().join("cache");
         Launch::run(name, self.home.path(), &self.journal).flag("--cache", cache).flag("--config", file)

@@ -27,9 +27,7 @@ const MOST_FOR_MODULES: f64 = 1.0 + 2.0 / 60.0;
 /// 10 s, the control object and the steering object every 30 s, and announces itself every minute. At the edges of the
 /// measured window, up to two more requests may be counted.
 const LISTENING: f64 = 0.2;
-/// The numbers of elections that one host leads in this measurement.
 const COUNTS: [usize; 3] = [1, 10, 100];
-/// Number of pairs of a leader and a standby on the embedded store.
 const PAIRS: usize = 3;
 
 /// Measures memory and CPU time on the embedded store. Runs only one group of hosts at a time: several groups would
@@ -143,7 +141,6 @@ fn growth(what: &str, unit: Unit, values: Vec<f64>) -> Vec<Row> {
     COUNTS.into_iter().zip(values).map(row).collect()
 }
 
-/// A leader and a standby on an embedded store.
 struct Pair {
     leader: Node,
     standby: Node,
@@ -185,7 +182,6 @@ impl Remote {
     }
 }
 
-/// A host that leads many elections.
 struct Crowd {
     node: Node,
     counter: Option<Counter>,
@@ -241,7 +237,6 @@ pub struct Watch<'a> {
     for_modules: u64,
 }
 
-/// Resources that a host used in a window.
 pub struct Used {
     seconds: f64,
     /// Resident memory, in MiB.
@@ -263,10 +258,6 @@ impl<'a> Watch<'a> {
         Self { pid: node.pid(), begin: Instant::now(), cpu: Cpu::read(node.pid()).ok(), counter, requests, for_modules }
     }
 
-    /// Returns the resources that the host has used since [`Self::begin`].
-    ///
-    /// # Errors
-    /// Returns an error if the host has exited.
     pub fn end(&self) -> anyhow::Result<Used> {
         let ended = |_| anyhow::anyhow!("a host ended while it was watched");
         let before = self.cpu.ok_or_else(|| anyhow::anyhow!("a host ended before it was watched"))?;

@@ -43,7 +43,6 @@ const TOUCHED: u64 = 512;
 /// Upper limit of the search for primes. The same search also runs natively in this process, as the yardstick.
 const PRIMES_BELOW: usize = 5_000_000;
 
-/// Iterations of the tight loop.
 const TURNS: u64 = 30_000_000;
 
 /// Number of instances that run a busy loop at the same time. The benchmark kills one of them.
@@ -60,14 +59,9 @@ const CROWDED: Duration = Duration::from_millis(50);
 /// Pause before each start. A host creates the next runner 20 ms after a start, so a runner is ready after this pause.
 const REST: Duration = Duration::from_millis(30);
 
-/// Environment variables that select the guest's behavior.
 const DONE: &[(&str, &str)] = &[("BEHAVIOUR", "done")];
 const BUSY: &[(&str, &str)] = &[("BEHAVIOUR", "busy")];
 
-/// Runs all measurements of instances.
-///
-/// # Errors
-/// Returns an error if a guest does not behave as expected.
 pub async fn measure(guests: &Guests, effort: &Effort) -> wasmtime::Result<Vec<Row>> {
     let module = &*guests.fixtures;
     let (bare, unchecked) = (Baseline::compile(module, true)?, Baseline::compile(module, false)?);
@@ -174,7 +168,6 @@ pub fn native_process(word: &str) {
     }
 }
 
-/// Name of the yardstick that [`native_start`] measures, as it appears in the report.
 pub const NATIVE_START: &str = "a native program's start → its first line";
 
 /// Pauses for `rest`, then measures the time from the start of a native program to its first line, in milliseconds.
@@ -332,12 +325,10 @@ impl Baton {
         Ok(milliseconds(took))
     }
 
-    /// Runs an instance until it ends by itself. Returns its last line.
     pub async fn last_line(&self, env: &[(&str, &str)]) -> wasmtime::Result<String> {
         self.lines(env).await?.pop().context("the guest printed nothing")
     }
 
-    /// Runs an instance until it ends by itself. Returns its lines.
     pub async fn lines(&self, env: &[(&str, &str)]) -> wasmtime::Result<Vec<String>> {
         let (mut instance, mut lines) = self.start(env);
         let end = gone(&mut instance).await;
@@ -385,7 +376,6 @@ struct Line {
     text: String,
 }
 
-/// Records the guest's lines and their times.
 struct Lines(mpsc::UnboundedSender<Line>);
 
 impl Output for Lines {
@@ -398,7 +388,6 @@ impl Output for Lines {
     }
 }
 
-/// Records the time of an instance's first instruction.
 struct Starts(mpsc::UnboundedSender<Instant>);
 
 impl Output for Starts {

@@ -70,7 +70,6 @@ impl Fleet {
         Self { leader, _standbys: standbys, _site: site }
     }
 
-    /// Measures the resources that the leader uses while nothing changes.
     fn rests(self, window: Duration) -> anyhow::Result<Used> {
         thread::sleep(SETTLE);
         let watch = Watch::begin(&self.leader, None);

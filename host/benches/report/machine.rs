@@ -29,7 +29,6 @@ fn versions() -> String {
     format!("baton {baton}, wasmtime {}, sqlite {}, {rustc}", locked("wasmtime"), rusqlite::version())
 }
 
-/// Returns the version of a dependency in `Cargo.lock`.
 fn locked(package: &str) -> String {
     let lock = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.lock")).unwrap_or_default();
     let mut lines = lock.lines().skip_while(|line| *line != format!("name = \"{package}\""));

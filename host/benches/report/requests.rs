@@ -20,7 +20,7 @@ use crate::instances::{Baton, runners};
 use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
 
-/// Number of rounds. In each round, each client sends [`REQUESTS`] requests.
+/// Each client sends [`REQUESTS`] requests in each round.
 pub struct Effort {
     pub rounds: usize,
 }
@@ -29,10 +29,6 @@ pub struct Effort {
 /// process hardly matter.
 const REQUESTS: usize = 2000;
 
-/// Measures requests by the guest `module` and by native clients.
-///
-/// # Errors
-/// Returns an error if the guest or the server fails.
 pub async fn measure(module: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row>> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
@@ -73,7 +69,6 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Sends requests with reqwest, as a typical native program would.
 async fn asked_by_reqwest(address: SocketAddr) -> wasmtime::Result<Vec<f64>> {
     let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).build()?;
     let url = format!("http://{address}/");

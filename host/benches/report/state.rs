@@ -17,20 +17,15 @@ use crate::instances::Baton;
 use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
 
-/// Number of measurements. Each round makes the same number of conditional writes and commits.
+/// Each round makes `commits` conditional writes and as many commits.
 pub struct Effort {
     pub rounds: usize,
-    /// Commits in each round.
     pub commits: usize,
 }
 
 /// Size of the stored state, in bytes. The guest keeps one value of 100 bytes.
 const STORED: usize = 164;
 
-/// Measures commits and reads by the guest `keeper`.
-///
-/// # Errors
-/// Returns an error if the guest or the emulator fails.
 pub async fn measure(keeper: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row>> {
     let azurite = Azurite::start();
     let store = Arc::new(AzureStore::emulator(&azurite.address().to_string(), "bench")?);
@@ -65,10 +60,6 @@ pub struct Writes {
 }
 
 impl Writes {
-    /// Makes the first write, for an election that nothing else uses.
-    ///
-    /// # Errors
-    /// Returns an error if the store fails.
     pub async fn begin(store: Arc<dyn ObjectStore>, election: &str) -> wasmtime::Result<Self> {
         let election = ElectionName::new(election)?;
         let version = store.write(VersionedObject::State, &election, None, content()).await?;
@@ -76,9 +67,6 @@ impl Writes {
     }
 
     /// Makes the next write. Returns the time that it took, in milliseconds.
-    ///
-    /// # Errors
-    /// Returns an error if the store fails.
     pub async fn write(&mut self) -> wasmtime::Result<f64> {
         let content = content();
         // The server may have closed the idle connection. Read first, so that the measured time does not include

@@ -25,7 +25,6 @@ use baton_test_support::modules::numbered;
 pub struct Effort {
     /// Number of hosts for each guest. All hosts run at the same time.
     pub hosts: usize,
-    /// Number of swaps for each host.
     pub rounds: usize,
 }
 
@@ -46,16 +45,12 @@ const WRITES: usize = 3;
 const KINDS: [(&str, &str); 2] = [("beat", ""), ("rest", ", with state")];
 
 /// Measures swaps between versions of each guest. The versions are pushed one after another, to a host that leads.
-///
-/// # Errors
-/// Returns an error if a push or the emulator fails.
 pub fn measure(guests: &Guests, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let mut rows = on(None, guests, effort)?;
     rows.extend(on(Some(&Azurite::start()), guests, effort)?);
     Ok(rows)
 }
 
-/// Measures swaps on Azurite, or on the embedded store if `azurite` is `None`.
 fn on(azurite: Option<&Azurite>, guests: &Guests, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let mut measured = [Measured::default(), Measured::default()];
     // Allow only one swap at a time: compiling the module of another swap would slow down the measured swap.
@@ -197,7 +192,6 @@ impl Leader {
         Ok(measured)
     }
 
-    /// Waits for the swap to the pushed version.
     fn swapped(&mut self, push: &Push, measured: &mut Measured) -> anyhow::Result<()> {
         let Push { digest, begun, returned } = push;
         let of = |name: &'static str| move |event: &Event| event.name == name && event.text("module") == digest;
@@ -223,7 +217,7 @@ impl Leader {
     }
 }
 
-/// Pushes a version of a component. Each version has the same code and a different digest.
+/// Gives each version the same code and a different digest.
 fn push(site: &Site, store: &str, component: &[u8], version: u32) -> anyhow::Result<Push> {
     let module = numbered(component.to_vec(), version);
     let path: PathBuf = site.path("version.wasm");

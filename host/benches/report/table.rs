@@ -4,22 +4,15 @@ use std::fmt::Write as _;
 
 use crate::samples::Samples;
 
-/// The unit of a row's values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
-    /// Microseconds.
     Us,
-    /// Milliseconds.
     Ms,
-    /// Seconds.
     S,
-    /// Binary kilobytes.
     KiB,
-    /// Binary megabytes.
     MiB,
     /// CPU time, in percent of one core.
     Percent,
-    /// Requests per second.
     PerSecond,
 }
 

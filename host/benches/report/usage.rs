@@ -17,10 +17,6 @@ pub struct Memory {
     pub anonymous: f64,
 }
 
-/// Measures the memory that a host uses now.
-///
-/// # Errors
-/// Returns an error if there is no such process.
 pub fn memory(pid: u32) -> io::Result<Memory> {
     let mut anonymous = 0.0;
     let (mut in_memory, mut on_disk) = (BTreeMap::new(), BTreeMap::new());
@@ -38,7 +34,6 @@ pub fn memory(pid: u32) -> io::Result<Memory> {
     Ok(Memory { all: (anonymous + in_memory + on_disk) / 1024.0, anonymous: (anonymous + in_memory) / 1024.0 })
 }
 
-/// Returns a process and all processes that it has started.
 fn family(pid: u32) -> impl Iterator<Item = u32> {
     std::iter::once(pid).chain(children_of(pid).into_iter().filter_map(|pid| pid.try_into().ok()))
 }
@@ -83,9 +78,6 @@ pub struct Cpu(Duration);
 
 impl Cpu {
     /// Reads the CPU time used so far, including the CPU time of threads that have exited.
-    ///
-    /// # Errors
-    /// Returns an error if there is no such process.
     pub fn read(pid: u32) -> io::Result<Self> {
         family(pid).try_fold(Duration::ZERO, |all, pid| Ok(all + used_by(pid)?)).map(Self)
     }

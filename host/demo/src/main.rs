@@ -1,9 +1,9 @@
 //! The demo of `make demo`: three nodes, one lease, and one coordinator that moves from node to node.
 //!
 //! `demo BATON COORDINATOR` starts three hosts on an embedded store in a temporary folder. The demo ends the first
-//! leader with SIGKILL and the next two leaders with SIGTERM, and checks that Baton keeps its promises. The demo prints
-//! the nodes' events and a summary, and stops all nodes at the end. The exit status is 1 if a promise was broken, or a
-//! step took too long.
+//! leader with SIGKILL and the next two leaders with SIGTERM, and prints the nodes' events and a summary. It checks
+//! that each term is higher than the previous one, and that no two instances run at the same time. If a check fails or
+//! a step takes too long, the exit status is 1.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout_at};
 
 /// Lease duration: the shortest that the embedded store accepts.
 const LEASE: Duration = Duration::from_secs(2);
-/// Maximum time to wait for each step. Unless the machine is busy, each step takes much less time.
+/// Longest wait for one step. Unless the machine is busy, each step takes much less time.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Number of lines that a leader's instance prints before the demo stops the leader.
 const BEATS: usize = 3;
@@ -104,7 +104,6 @@ async fn show(fleet: &mut Fleet, baton: &Path, coordinator: &Path, folder: &Path
     Ok(())
 }
 
-/// A node that leads, and its term.
 struct Leader {
     node: String,
     term: u64,
@@ -116,13 +115,12 @@ impl fmt::Display for Leader {
     }
 }
 
-/// A line of a node's log. The line is `None` at the end of the log, after the node has exited.
+/// A line of a node's log. `line` is `None` at the end of the log.
 struct Heard {
     node: String,
     line: Option<String>,
 }
 
-/// The nodes, and the lines and events that they have logged so far.
 struct Fleet {
     begin: Instant,
     nodes: BTreeMap<String, Node>,
@@ -198,14 +196,14 @@ impl Fleet {
         .await
     }
 
-    /// Waits until the leader's instance has printed a few lines.
+    /// Waits until the leader's instance has printed [`BEATS`] lines.
     async fn beats(&mut self, leader: &Leader) -> anyhow::Result<()> {
         self.until(|events| (events.iter().filter(|e| e.is(leader, "output")).count() >= BEATS).then_some(()))
             .await
             .with_context(|| format!("waiting for {leader} to beat"))
     }
 
-    /// Waits until a node has exited. Returns its exit status, or `None` if a signal ended it.
+    /// Waits until a node has exited. Returns its exit status, or `None` if a signal killed it.
     async fn exited(&mut self, node: &str) -> anyhow::Result<Option<i32>> {
         let deadline = Instant::now() + PATIENCE;
         while self.nodes.get(node).is_some_and(|n| n.reader.is_some()) {
@@ -221,7 +219,7 @@ impl Fleet {
         kill_process(Pid::from_child(&node.child), signal).with_context(|| format!("cannot signal {name}"))
     }
 
-    /// Receives lines until `seen`, called with all events so far, returns a value. Returns that value.
+    /// Receives log lines until `seen` returns a value for the events so far. Returns that value.
     async fn until<T>(&mut self, seen: impl Fn(&[Event]) -> Option<T>) -> anyhow::Result<T> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -232,7 +230,7 @@ impl Fleet {
         }
     }
 
-    /// Receives one more line. Prints the line if the demo shows this kind of event.
+    /// Receives one log line, and prints it if it is one of the events that the demo shows.
     async fn hear(&mut self, deadline: Instant) -> anyhow::Result<()> {
         let Ok(Some(Heard { node, line })) = timeout_at(deadline, self.heard.recv()).await else {
             bail!("not seen within {} s", PATIENCE.as_secs());
@@ -269,12 +267,11 @@ impl Fleet {
         Ok(())
     }
 
-    /// Prints the time since the start of the demo, followed by a line of text.
     fn say(&self, what: &str) {
         println!("{:>6.2}  {what}", self.begin.elapsed().as_secs_f64());
     }
 
-    /// Returns the time of a leader's event. All times have the same format, so they can be compared as text.
+    /// Returns the time of a leader's event. All nodes use the same time format, so the times can be compared as text.
     fn time_of(&self, leader: &Leader, event: &str) -> Option<&str> {
         self.events.iter().find(|e| e.is(leader, event)).map(|e| e.text("ts"))
     }
@@ -312,7 +309,7 @@ impl Fleet {
     }
 }
 
-/// A node's process. Dropping it kills and reaps the process.
+/// A node's process. Dropping this value kills and reaps the process.
 struct Node {
     child: Child,
     signalled: bool,

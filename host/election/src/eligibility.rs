@@ -7,10 +7,10 @@ use core::time::Duration;
 use crate::record::Version;
 use crate::timing::{LONGEST_POLL, Time};
 
-/// The highest priority. A node with this priority takes a free lease without the delay that lower priorities cause.
+/// The highest priority. A node with this priority takes a free lease without waiting for other nodes.
 pub const HIGHEST_PRIORITY: u8 = 100;
 
-/// Time for which a node with priority 0 lets other nodes take a free lease first. Other nodes need less time to read
+/// Time for which a node with priority 0 lets other nodes take a free lease first. This is long enough for them to read
 /// and request the lease.
 const MAX_DEFERRAL: Duration = Duration::from_secs(2);
 
@@ -108,7 +108,7 @@ pub enum IneligibleCause {
 }
 
 impl IneligibleCause {
-    /// The word that announcements use for the cause.
+    /// The name of the cause in announcements.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {

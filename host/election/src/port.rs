@@ -78,7 +78,7 @@ impl Plan {
     }
 }
 
-/// The action to take after an instance has returned ok.
+/// Decides whether another instance starts after an instance has returned ok.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum OnDone {
     /// The next term begins after the pause.
@@ -160,7 +160,7 @@ pub enum Input {
 /// The operators' commands about scheduled runs. Times are wall-clock times since the Unix epoch, in whole seconds.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
 pub struct ScheduleCommands {
-    /// The progress to continue from. It replaces the recorded progress if its revision is higher.
+    /// The progress to continue from. The elector merges it into the recorded progress: see [`Progress::merge`].
     pub progress: Option<Box<Progress>>,
     /// An additional due time: the time at which an operator triggered a run. It runs once, like any other due time.
     pub trigger: Option<Duration>,
@@ -185,7 +185,7 @@ pub enum End {
     Fatal(String),
     /// The host killed the instance.
     Killed,
-    /// Another writer has claimed the coordinator's state. So the instance's term is over.
+    /// Another writer has claimed the coordinator's state, so the instance's term is over.
     Superseded {
         /// The term that the state contains.
         term: Term,
@@ -368,8 +368,8 @@ pub enum Report {
         /// The due time, as wall-clock time since the Unix epoch.
         due: Duration,
     },
-    /// The recorded progress is later than the next due time after this node's wall clock. No run begins before the
-    /// clock has passed the recorded time. A clock was wrong, or an operator chose a later start.
+    /// The recorded progress is later than the next due time, according to this node's wall clock. No run begins before
+    /// the clock has passed the recorded time. The reason is a wrong clock, or an operator's choice of a later start.
     ProgressAhead {
         /// The recorded time, as wall-clock time since the Unix epoch.
         recorded: Duration,

@@ -49,9 +49,9 @@ impl fmt::Display for ElectionName {
 /// A term's number: the fencing token. It only rises; 0 means that no term has begun yet.
 pub type Term = u64;
 
-/// Exclusive upper limit for terms. No election reaches this limit, even with a million terms per second. So if an
-/// object contains this term or a higher one, no holder wrote the object. The limit prevents terms that do not fit into
-/// every store, and an overflow of the next term.
+/// Exclusive upper limit for terms. No election reaches this limit, even with a million terms per second. If an object
+/// contains this term or a higher one, no holder wrote the object. The limit keeps the next term from overflowing, and
+/// makes each term fit into every store.
 pub const HIGHEST_TERM: Term = 1 << 62;
 
 /// The random id of one acquisition of the lease: a UUID (version 4), as Azure requires.
@@ -208,7 +208,7 @@ pub enum Snapshot {
 }
 
 impl Snapshot {
-    /// True if the record contains at least the term and the progress in `known`. Until then, a node's announcement may
+    /// True if the record contains at least the term and the progress in `known`. Otherwise, a node's announcement may
     /// be the only object that contains them, so the announcement must be kept.
     #[must_use]
     pub fn covers(&self, known: &Recalled) -> bool {

@@ -101,7 +101,8 @@ pub enum Reply {
     Done,
 }
 
-/// The facts about an election that survive a deleted record, from all objects of the store that repeat them.
+/// The election's highest term and the progress of its scheduled runs. Several objects in the store contain them, so
+/// both survive if the record is deleted.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
 pub struct Recalled {
     /// The highest term in the store; 0 if there is no term.
@@ -111,13 +112,13 @@ pub struct Recalled {
 }
 
 impl Recalled {
-    /// The facts in a record.
+    /// The term and the progress in a record.
     #[must_use]
     pub fn from_record(record: Option<&Record>) -> Self {
         record.map_or_else(Self::default, |record| Self { term: record.term, progress: record.progress.clone() })
     }
 
-    /// Adds the facts from another object.
+    /// Keeps the higher of the two terms, and merges the progress.
     pub fn merge(&mut self, other: &Self) {
         self.term = self.term.max(other.term);
         Progress::merge_into(&mut self.progress, other.progress.as_deref());

@@ -20,22 +20,22 @@ pub struct Schedule {
     pub next: fn(&str, Duration) -> Option<Duration>,
     /// Returns the last due time that is not after the given time; `None` if there is none.
     pub latest: fn(&str, Duration) -> Option<Duration>,
-    /// The treatment of missed due times.
+    /// Decides which missed due times still run.
     pub missed: Missed,
     /// A due time is missed if its run has not begun within this time.
     pub missed_after: Duration,
 }
 
-/// The treatment of due times at which no run began.
+/// Decides which due times still run if no run began in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Missed {
-    /// The latest missed due time is run; earlier ones are dropped.
+    /// Runs the latest missed due time, and drops earlier ones.
     RunOnce,
-    /// Missed due times are dropped. A due time during a run counts as missed at once.
+    /// Drops missed due times. A due time during a run counts as missed at once.
     Skip,
 }
 
-/// The text decides, since the functions of one host are the same.
+/// Ignores `next` and `latest`: they are the same for all schedules of a host.
 impl core::hash::Hash for Schedule {
     fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
         (&self.text, self.missed, self.missed_after).hash(state);
@@ -83,10 +83,11 @@ pub const LONGEST_SCHEDULE: usize = 256;
 )]
 pub struct InvalidProgress;
 
-/// The text of a progress without a schedule. A text that ends with a space would not survive as an HTTP header.
+/// Stands for an empty schedule in the text of a progress. Without it, the text would end with a space, which an HTTP
+/// header does not keep.
 const NO_SCHEDULE: &str = "-";
 
-/// Upper limit of the epochs and revisions, and of the times (in seconds; in the year 9999).
+/// Exclusive upper limits: the first for epochs and revisions, the second for times in seconds (the year 9999).
 const LIMITS: (u64, u64) = (1 << 62, 253_402_300_800);
 
 /// Writes the progress as one line of printable ASCII characters: the epoch, the revision, the three times in seconds,
@@ -144,7 +145,7 @@ impl Progress {
         Some(self.completed).filter(|completed| !completed.is_zero())
     }
 
-    /// The time after which the next due time is searched.
+    /// The next due time is the first one after this time.
     #[must_use]
     pub fn base(&self) -> Duration {
         self.from.max(self.begun)
@@ -165,7 +166,8 @@ impl Progress {
         }
     }
 
-    /// Takes over what `other` knows in addition. The result does not depend on the order of merges.
+    /// Merges `other` into this progress. The higher epoch wins; within an epoch, the higher revision and the later
+    /// runs win. The result does not depend on the order of merges.
     pub fn merge(&mut self, other: &Self) {
         match self.epoch.cmp(&other.epoch) {
             Ordering::Less => return self.clone_from(other),

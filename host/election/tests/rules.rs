@@ -504,7 +504,7 @@ fn known_loss_kills_at_once() {
         matches!(effects[..], [Effect::Stop { reason: StopReason::LeaseLost, .. }, Effect::Kill { .. }]),
         "{effects:?}"
     );
-    // The lease is lost during the grace period. The instance is killed immediately.
+    // If the lease is lost during the grace period, the elector kills the instance immediately.
     let mut scene = Scene::leading();
     scene.input(Input::StepDown { reason: "asked".to_string() });
     scene.wakes();
@@ -1656,7 +1656,6 @@ fn dead_waiting_holder_is_not_replaced_before_expiry() {
     }
 }
 
-/// Makes a standby read a dead holder's lease, reclaim it, and receive the answer.
 fn reclaims(scene: &mut Scene, failures: u32) -> (LeaseId, Vec<Effect>) {
     let holder = LeaseId::from_random(7);
     let record = Record { failures, ..record(6, "this") };
@@ -1849,7 +1848,6 @@ fn hints_make_renewals_earlier_at_limited_rate() {
     assert!(matches!(effects[..], [Effect::Stop { .. }, Effect::Kill { .. }]), "{effects:?}");
 }
 
-/// A standby that has read the leader's record.
 fn following() -> Scene {
     let mut scene = Scene::new();
     scene.reads(object(LeaseState::Held, Some(record(6, "other"))));
@@ -1857,7 +1855,6 @@ fn following() -> Scene {
     scene
 }
 
-/// A hint in which the leader that [`following`] has read reports that it leads.
 fn leads(term: Term, age: Duration, place: Option<u32>) -> Input {
     Input::Hint(Hint::Leads { from: record(6, "other").incarnation, term, age, place })
 }
@@ -1884,7 +1881,6 @@ impl Scene {
         assert!(effects.is_empty() || matches!(only_request(&effects), Op::Read | Op::Survey), "{effects:?}");
     }
 
-    /// Answers the pending read with `read`, or the pending survey with `read` and `term`.
     fn sees(&mut self, read: Snapshot, term: Term) -> Vec<Effect> {
         let is_survey = self.asked_to_survey;
         self.answer(Ok(if is_survey {
@@ -2502,7 +2498,6 @@ fn longest_deferral_of_quota_includes_a_poll() {
     }
 }
 
-/// An eligibility with one reason that keeps the node from leading.
 fn ineligible(cause: IneligibleCause, until: Option<Time>) -> Eligibility {
     if cause == IneligibleCause::Maintenance {
         return Eligibility { maintenance: Some("asked".to_string()), ..Eligibility::default() };
@@ -2511,7 +2506,6 @@ fn ineligible(cause: IneligibleCause, until: Option<Time>) -> Eligibility {
     Eligibility { commands: vec![reason], ..Eligibility::default() }
 }
 
-/// True if the host may hold back the only request in `effects`.
 fn within_quota(effects: &[Effect]) -> bool {
     only_request(effects);
     effects.iter().any(|effect| matches!(effect, Effect::Request { within_quota: true, .. }))
@@ -2523,22 +2517,17 @@ struct Scene {
     /// The amount by which the host's clock was set forward.
     set_forward: Duration,
     wall: Duration,
-    /// The number of inputs so far.
     inputs: u32,
-    /// The request that the scene has not answered yet.
     pending: Option<RequestId>,
-    /// True if `pending` is a write.
     asked_to_write: bool,
-    /// True if `pending` is a read.
     asked_to_read: bool,
-    /// True if `pending` is a recall. [`Scene::goes_on`] answers it with `recalled`.
+    /// Answered by [`Scene::goes_on`] with `recalled`.
     asked_to_recall: bool,
     asked_to_survey: bool,
     recalled: Result<Term, StoreError>,
     /// The time at which the last acquire or renewal was sent.
     sent: Time,
     told: Vec<Report>,
-    /// The messages that the elector has sent to other nodes.
     words: Vec<Word>,
 }
 
@@ -2602,7 +2591,6 @@ impl Scene {
         scene
     }
 
-    /// A leader whose instance runs a version on probation.
     fn on_probation() -> Self {
         let mut scene = Self::about_to_begin();
         scene.input(Input::Begun);
@@ -2632,7 +2620,6 @@ impl Scene {
         done
     }
 
-    /// Answers all requests until an instance starts. Returns the instance's version.
     fn run_until_started(&mut self) -> ModuleVersion {
         loop {
             let effects = match self.pending {
@@ -2648,7 +2635,7 @@ impl Scene {
         }
     }
 
-    /// Passes an input to the elector. Returns the effects, without reports and messages.
+    /// Returns the effects, without reports and messages.
     fn input(&mut self, input: Input) -> Vec<Effect> {
         self.inputs += 1;
         assert!(self.inputs < 20_000, "the scene never ends: {:?}", self.told);
@@ -2677,7 +2664,6 @@ impl Scene {
         effects
     }
 
-    /// Answers the pending request 10 ms later.
     fn answer(&mut self, result: Result<Reply, StoreError>) -> Vec<Effect> {
         let id = self.pending.take().expect("a request is pending");
         self.now = self.now + Duration::from_millis(10);
@@ -2692,20 +2678,16 @@ impl Scene {
         self.answer(Ok(Reply::Version(Version("v-marked".to_string()))))
     }
 
-    /// Advances time to the next wake-up, and wakes the elector.
     fn wakes(&mut self) -> Vec<Effect> {
         self.now = self.elector.next_wakeup().expect("something is due").max(self.now);
         self.input(Input::Tick)
     }
 
-    /// Makes a standby read the snapshot, and returns the effects. If the standby sends a recall, the answer is that
-    /// the store contains no term.
+    /// Answers the recall, if the standby sends one: the store contains no term.
     fn reads(&mut self, snapshot: Snapshot) -> Vec<Effect> {
         self.reads_and_recalls(snapshot, Ok(Reply::Recalled(recalled(0))))
     }
 
-    /// Makes a standby read the snapshot, and returns the effects. If the standby sends a recall, the answer is
-    /// `recalled`.
     fn reads_and_recalls(&mut self, snapshot: Snapshot, recalled: Result<Reply, StoreError>) -> Vec<Effect> {
         while self.pending.is_none() {
             self.wakes();
@@ -2721,7 +2703,6 @@ impl Scene {
         if effects.iter().any(is_recall) { self.answer(recalled) } else { effects }
     }
 
-    /// Makes a standby read the snapshot, and returns the id of the acquire that must follow.
     fn acquires(&mut self, snapshot: Snapshot) -> LeaseId {
         let effects = self.reads(snapshot);
         let Op::Acquire { id, .. } = only_request(&effects) else { panic!("{effects:?}") };
@@ -2756,7 +2737,6 @@ impl Scene {
         }
     }
 
-    /// Keeps answering requests until a term is written, and returns the term's record.
     fn run_until_written(&mut self) -> Record {
         loop {
             let effects = self.goes_on();
@@ -2768,24 +2748,22 @@ impl Scene {
     }
 }
 
-/// A snapshot for a standby. If the lease is free, the record is marked as released.
+/// Marks the record as released if the lease is free.
 fn object(lease: LeaseState, record: Option<Record>) -> Snapshot {
     let record = record.map(|record| Record { released: lease == LeaseState::Free, ..record });
     Snapshot::Object { lease, version: Version("v1".to_string()), record }
 }
 
-/// A snapshot with a lease in the given state, and with a record that is marked as released.
 fn marked(lease: LeaseState) -> Snapshot {
     let record = Some(Record { released: true, ..record(6, "other") });
     Snapshot::Object { lease, version: Version("v1".to_string()), record }
 }
 
-/// A snapshot with a free lease. The record says whether the last holder released the lease.
+/// Leaves the record's `released` mark as it is, unlike [`object`].
 fn freed(record: Record) -> Snapshot {
     Snapshot::Object { lease: LeaseState::Free, version: Version("v1".to_string()), record: Some(record) }
 }
 
-/// A snapshot of a held lease, as its holder reads it.
 fn held(version: &str, record: Record) -> Snapshot {
     Snapshot::Object { lease: LeaseState::Held, version: Version(version.to_string()), record: Some(record) }
 }
@@ -2806,7 +2784,6 @@ fn record(term: Term, node: &str) -> Record {
     }
 }
 
-/// The record of an election that is finished.
 fn over(term: Term) -> Record {
     Record { outcome: Some(Outcome::Done), ..record(term, "other") }
 }
@@ -2815,7 +2792,6 @@ fn module(number: u64) -> ModuleVersion {
     ModuleVersion { digest: format!("sha256:{number}"), serial: number }
 }
 
-/// The answer to a recall that finds no progress.
 fn recalled(term: Term) -> Recalled {
     Recalled { term, progress: None }
 }

@@ -315,17 +315,13 @@ fn progress_survives_writing_and_reading() {
     }
 }
 
-/// A node, its store and its clocks.
 struct Node {
     elector: Elector,
     now: Duration,
-    /// The difference between the wall clock and the host's clock.
     wall_ahead: Duration,
-    /// The number of inputs so far.
     inputs: u32,
     record: Option<Record>,
     lease: LeaseState,
-    /// The length of the lease that the node last acquired.
     length: Duration,
     version: u64,
     writes: u64,
@@ -333,14 +329,14 @@ struct Node {
     /// True if the store carries out requests, but does not answer yet.
     is_slow: bool,
     unanswered: Vec<Input>,
-    /// The result of a recall, in addition to the record.
+    /// Added to the facts in the record when the store answers a recall.
     announced: Recalled,
     is_serving: bool,
     running: Option<ScheduledRun>,
     runs: Vec<ScheduledRun>,
     elected: bool,
     stopped: Option<StopReason>,
-    /// The seconds in the last reports.
+    /// The due times, in seconds, in the last `AwaitingRun`, `RunSkipped` and `ProgressAhead` reports.
     awaited: Option<u64>,
     skipped: Option<u64>,
     ahead: Option<u64>,
@@ -395,7 +391,6 @@ impl Node {
         }
     }
 
-    /// A leader of a new election, whose first run has begun.
     fn running_since(due: u64) -> Self {
         let mut node = Self::new(every_minute(Missed::RunOnce), None);
         node.runs_until(due + 1);
@@ -403,13 +398,12 @@ impl Node {
         node
     }
 
-    /// Lets the host start at this second.
     fn starts_at(&mut self, second: u64) {
         self.now = Duration::from_secs(second);
         self.input(Input::Tick);
     }
 
-    /// Lets time pass until this second. A run that fails does so again, as soon as it is repeated, until then.
+    /// Lets time pass until this second. Plans a module first if none is planned yet.
     fn runs_until(&mut self, second: u64) {
         if self.elector.plan().module.is_none() {
             self.plans(1, false);
@@ -437,7 +431,6 @@ impl Node {
         self.record.as_ref().unwrap()
     }
 
-    /// The recorded due times of the last begun and of the last completed run.
     fn recorded(&self) -> (u64, u64) {
         let progress = self.record().progress.as_ref().unwrap();
         (progress.begun.as_secs(), progress.completed.as_secs())
@@ -447,7 +440,6 @@ impl Node {
         self.runs.last().copied()
     }
 
-    /// Passes an input to the elector, and carries out all effects.
     fn input(&mut self, input: Input) {
         let mut inputs = vec![input];
         if !self.is_slow {

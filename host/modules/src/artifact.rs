@@ -24,7 +24,8 @@ const CHECKSUM: u64 = 32;
 /// Upper bound on the size of an artifact, in bytes.
 pub(super) const LARGEST_ARTIFACT: u64 = 2 << 30;
 
-/// Identifies compiled code by its module and by the engine of this program.
+/// Combines the module's digest with a hash of this program's engine and version, because another engine could not run
+/// the code.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ArtifactKey(String);
 
@@ -43,7 +44,6 @@ impl ArtifactKey {
         Self(format!("{}.{:016x}", digest.hex(), hasher.finish()))
     }
 
-    /// Returns the key as a file name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -52,10 +52,6 @@ impl ArtifactKey {
         Sha256::new_with_prefix(&self.0)
     }
 
-    /// Writes an artifact: the code, its outline, and a checksum over this key, the code and the outline.
-    ///
-    /// # Errors
-    /// Returns any error of the writer.
     pub fn write(&self, code: &[u8], outline: Outline, mut to: impl Write) -> io::Result<()> {
         let outline = outline.to_bytes();
         to.write_all(code)?;
@@ -66,18 +62,12 @@ impl ArtifactKey {
 }
 
 impl Artifact {
-    /// Creates an empty in-memory file for an artifact.
-    ///
-    /// # Errors
-    /// Fails if the system is out of descriptors or memory.
     pub fn blank() -> io::Result<File> {
         Ok(File::from(rustix::fs::memfd_create("baton-code", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?))
     }
 
-    /// Seals a file to which an artifact was written, and checks that the artifact is complete and has this key.
-    ///
-    /// # Errors
-    /// Fails if the file is damaged, has another key, or cannot be read.
+    /// Seals the file, so that its content can no longer change, and then verifies the checksum. Fails if the file is
+    /// damaged or was written under another key.
     pub fn seal(mut file: File, key: &ArtifactKey) -> io::Result<Self> {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&file, seals)?;
@@ -105,25 +95,16 @@ impl Artifact {
         Ok(Self { file, checksum: written, outline: Outline::from_bytes(outline) })
     }
 
-    /// Returns the checksum over the key and the artifact's content.
     pub fn checksum(&self) -> &[u8] {
         &self.checksum
     }
 
-    /// Copies the artifact to a file on disk.
-    ///
-    /// # Errors
-    /// Returns any I/O error.
     pub fn copy_to(&self, to: &mut File) -> io::Result<()> {
         let mut from = &self.file;
         from.rewind()?;
         io::copy(&mut from, to).map(drop)
     }
 
-    /// Creates the module from this code. `bytes` is the WebAssembly binary.
-    ///
-    /// # Errors
-    /// Fails if the system is out of descriptors.
     pub fn module(&self, bytes: &[u8]) -> io::Result<Module> {
         Ok(Module::new(bytes, self.outline, self.file.try_clone()?))
     }

@@ -18,10 +18,9 @@ use super::cache_key::{CacheKey, KeyError, TAG};
 /// Upper bound on the size of the cache, in bytes. The least recently used entries are removed first.
 const LARGEST_CACHE: u64 = 1 << 30;
 
-/// Suffix of the file name of an entry.
 const ENTRY: &str = ".code";
 
-/// Suffix of the file name while an entry is being written.
+/// Suffix of an entry's file name while the entry is being written. The entry is then renamed.
 const UNFINISHED: &str = ".new";
 
 /// A folder with compiled code. Several processes may share it.
@@ -99,8 +98,7 @@ impl Cache {
         }
     }
 
-    /// Returns the artifact with this key, if the cache has it. Removes the entry if it is damaged, or if its tag was
-    /// not made by one of this user's hosts.
+    /// Removes the entry if it is damaged, or if its tag was not made by one of this user's hosts.
     pub(super) fn get(&self, key: &ArtifactKey) -> Option<Artifact> {
         let folder = self.opened().ok().flatten()?;
         let name = entry(key);
@@ -122,7 +120,7 @@ impl Cache {
         read
     }
 
-    /// Stores an artifact under its key. Ignores errors, since the cache is optional.
+    /// Ignores errors, since the cache is optional.
     pub(super) fn put(&self, key: &ArtifactKey, code: &Artifact) {
         static WRITTEN: AtomicU64 = AtomicU64::new(0);
         let Some(folder) = self.opened().ok().flatten() else { return };
@@ -158,8 +156,7 @@ impl Cache {
         Ok(is_private.then_some(folder))
     }
 
-    /// Reads an entry. Returns `None` unless the entry is complete, and was written under this key by one of this
-    /// user's hosts.
+    /// Returns `None` unless the entry is complete, and one of this user's hosts wrote it under this key.
     fn read(&self, file: OwnedFd, key: &ArtifactKey) -> Option<Artifact> {
         let stat = rustix::fs::fstat(&file).ok()?;
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
@@ -182,7 +179,6 @@ impl Cache {
         code.copy_to(&mut file)
     }
 
-    /// Removes the least recently used entries until the cache is within its size limit.
     fn shrink(&self, folder: &OwnedFd) -> io::Result<()> {
         let mut entries = Vec::new();
         for entry in Dir::read_from(folder)? {

@@ -21,7 +21,7 @@ const KEY: usize = 32;
 /// Length of a tag, in bytes.
 pub(super) const TAG: usize = 32;
 
-/// Signs and verifies the cache entries of this user's hosts, with HMAC-SHA256.
+/// A key for HMAC-SHA256.
 #[derive(Clone, Debug)]
 pub(super) struct CacheKey(Arc<hmac::Key>);
 
@@ -40,10 +40,7 @@ impl From<io::Error> for KeyError {
 
 impl CacheKey {
     /// Opens the key in a file. Creates the file if it is missing. If several hosts create the file at the same time,
-    /// one host succeeds, and all hosts use the key of that host.
-    ///
-    /// # Errors
-    /// [`KeyError`] if the key cannot be read or created, or is not private.
+    /// all of them use the key of the host that finishes first.
     pub fn open(path: &Path) -> Result<Self, KeyError> {
         let key = match read(path) {
             Err(KeyError::Unusable(error)) if error.kind() == io::ErrorKind::NotFound => {
@@ -55,12 +52,10 @@ impl CacheKey {
         Ok(Self(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &key))))
     }
 
-    /// Returns the tag for an entry with this checksum.
     pub fn tag(&self, checksum: &[u8]) -> hmac::Tag {
         hmac::sign(&self.0, checksum)
     }
 
-    /// Returns true if `tag` is the tag for an entry with this checksum.
     pub fn knows(&self, checksum: &[u8], tag: &[u8]) -> bool {
         hmac::verify(&self.0, checksum, tag).is_ok()
     }

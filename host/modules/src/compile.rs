@@ -41,8 +41,8 @@ const BAD_MODULE: u8 = 3;
 /// Exit status of the child once it has used up its CPU time.
 const TOO_SLOW: u8 = 4;
 
-/// Limit on the elapsed time of a compilation: this multiple of the CPU time limit, but at least this duration. This
-/// limit is generous, because the machine may be busy.
+/// Limit on the elapsed time of a compilation: this multiple of the CPU time limit, but at least this duration. A busy
+/// machine may need this long to give the compiler its CPU time.
 const PATIENCE: (u32, Duration) = (10, Duration::from_secs(600));
 
 /// Length of a compiler's turn (see [`Turns`]). On two CPUs, even the largest modules seen in practice compile in half
@@ -75,8 +75,8 @@ pub struct Compiler {
     turns: Arc<Turns>,
 }
 
-/// Limits the number of concurrent compilers. Normally, only one compiler runs at a time, which needs the least memory.
-/// If a compiler is still running when its turn ends, it continues in parallel with the next compiler, so that a slow
+/// Limits the number of concurrent compilers. Normally, only one compiler runs at a time, because this needs the least
+/// memory. If a compiler is still running when its turn ends, the next compiler starts next to it, so that a slow
 /// module does not delay other modules. An election compiles only one module at a time, so a single election cannot
 /// occupy both places.
 #[derive(Debug)]
@@ -99,13 +99,11 @@ pub struct Assignment {
 
 #[derive(Debug)]
 pub(super) enum CompileError {
-    /// The module itself cannot be compiled, for this reason.
     Module(String),
     TooSlow,
-    /// The parent gave up after this elapsed time. By then, the compiler had not even received as much CPU time as its
-    /// limit allows.
+    /// The parent gave up after this elapsed time. By then, the compiler had used less CPU time than its limit.
     Starved(Duration),
-    /// The compiler crashed. The string contains the compiler's exit status and message.
+    /// Exit status and message of the compiler that crashed.
     Broken(String),
     Killed,
     System(io::Error),
@@ -152,7 +150,7 @@ impl Compiler {
         Self { least_patience, ..self }
     }
 
-    /// Compiles a module, with this limit on the CPU time. Dropping the future kills the child.
+    /// `within` limits the CPU time. Dropping the future kills the child.
     pub(super) async fn compile(
         &self,
         key: &ArtifactKey,
@@ -166,8 +164,8 @@ impl Compiler {
         sealed.map_err(|error| CompileError::Broken(error.to_string()))
     }
 
-    /// Compiles a module, with this limit on the CPU time, and returns a description of the module, with this name.
-    /// Dropping the future kills the child.
+    /// `within` limits the CPU time, and `name` is the module's name in the description. Dropping the future kills the
+    /// child.
     pub(super) async fn inspect(
         &self,
         name: &str,
@@ -179,7 +177,6 @@ impl Compiler {
         inspection(&said).map_err(|error| CompileError::Broken(error.to_string()))
     }
 
-    /// Passes a module to a child, and returns the child's output.
     async fn run(&self, arguments: &[String], bytes: &Bytes, within: Duration) -> Result<File, CompileError> {
         // Waiting for a turn fails only if a semaphore has been closed, which never happens.
         let turn = self.turns.next().await;
@@ -231,13 +228,11 @@ impl Compiler {
     }
 }
 
-/// Parses a child's description of a module. The description is untrusted, since a malicious module may have taken
-/// control of the child.
+/// The description is untrusted, since a malicious module may have taken control of the child.
 pub(super) fn inspection(said: impl io::Read) -> serde_json::Result<Inspection> {
     serde_json::from_reader(io::BufReader::new(said.take(LONGEST_INSPECTION)))
 }
 
-/// Sends the module to the child, and waits until the child exits. Returns the child's exit status and error message.
 async fn talk(child: &mut Child, bytes: &Bytes) -> io::Result<(ExitStatus, String)> {
     let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
     let hand_over = async {
@@ -326,7 +321,6 @@ fn serve(Assignment { size, cpu, inspect }: Assignment) -> Result<(), Failure> {
     Ok(ArtifactKey::new(&engine, &digest).write(&code, outline, stdout)?)
 }
 
-/// Exits this process once it has used this much CPU time.
 fn end_after(cpu: Duration) -> ! {
     loop {
         let used = clock_gettime(ClockId::ProcessCPUTime);
@@ -340,7 +334,6 @@ fn end_after(cpu: Duration) -> ! {
     }
 }
 
-/// Restricts the resources, the priority and the system calls of this process for the rest of its life.
 fn restrain(cpu: Duration, code: Code) -> Result<(), Failure> {
     let limit = |resource, most: u64, then: u64| {
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(then) })

@@ -17,8 +17,8 @@ pub async fn read_versions(store: &dyn ObjectStore, election: &ElectionName) -> 
 }
 
 /// Changes the list in one conditional write. Writes nothing if `change` leaves the list as it is. If another writer
-/// wins the race, calls `change` again. Returns the result of the call to `change` that produced the written list. If
-/// the future is dropped, a request may still be in progress.
+/// changes the list in the meantime, reads the new list and calls `change` again. Returns the result of the call to
+/// `change` that produced the written list. If the future is dropped, a request may still be in progress.
 ///
 /// # Errors
 /// Returns the errors of `change`, and [`EditError`]. After an error, the list is unchanged, unless the error says that
@@ -64,11 +64,11 @@ impl Unusable for VersionListError {
     const IN_DOUBT: &'static str = "the change may or may not have been written: check with `baton modules`";
 }
 
-/// An attempt whose write may have succeeded. The write can still succeed until the list on which it was based is
-/// replaced.
+/// An attempt whose write may have succeeded. The write may still take effect later, as long as the store holds the
+/// list that the attempt read.
 struct Doubt<T> {
-    /// The version that became the newest through this attempt, if any. A change that makes no version the newest can
-    /// be repeated without further effect.
+    /// The version that this attempt made the newest, if any. If there is none, repeating the change has no further
+    /// effect.
     newest: Option<ListedVersion>,
     answer: T,
 }

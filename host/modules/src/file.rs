@@ -24,8 +24,9 @@ const LONGEST_SIGNATURE: u64 = 64 << 10;
 
 /// A module in a file. Its minisign signature, if any, is in `FILE.minisig` next to it.
 ///
-/// A module is offered only if its file was read completely and did not change during the read or shortly before it.
-/// The source checks the files after each hint from inotify, and also at intervals without a hint.
+/// The source offers the file's first content at once. Later, it offers new content only once the file has not changed
+/// for a while, and waits longer if the file looks half-written. The source checks the files after each hint from
+/// inotify, and also at intervals without a hint.
 pub struct FileSource {
     path: PathBuf,
     pace: WatchIntervals,
@@ -38,7 +39,7 @@ pub struct FileSource {
     known: Option<Sight>,
     /// The stamps of the files after a change, and the time since which the stamps have not changed again.
     settling: Option<(Sight, Instant)>,
-    /// The read in progress. A read may take arbitrarily long.
+    /// A read may take arbitrarily long.
     reading: Option<BoxFuture<'static, Result<FoundFile, SourceError>>>,
     offered: Option<(Digest, Option<String>)>,
     said: Option<SourceError>,
@@ -130,8 +131,8 @@ impl Source for FileSource {
                     self.settling = None;
                     let is_news = self.offered.as_ref() != Some(&found.identity);
                     self.offered = Some(found.identity);
-                    // After an error, offer the module even if it is unchanged, so that the follower learns that the
-                    // module is back.
+                    // After an error, offer the module even if it is unchanged. The follower then learns that the error
+                    // is over.
                     if self.said.take().is_some() || is_news {
                         return Ok(found.offer);
                     }
@@ -172,7 +173,7 @@ impl FileSource {
         sight
     }
 
-    /// Schedules the next check after `longest`, or earlier if this source checks at shorter intervals.
+    /// Schedules the next check after `longest`, or after `rests` if that is sooner.
     fn look_after(&mut self, longest: Duration) {
         self.looks_at = Some(Instant::now() + longest.min(self.rests));
     }

@@ -1,8 +1,8 @@
 //! A module's path from its source to an instance: fetching, verifying, compiling, and choosing the version to run.
 //!
-//! A source **offers** bytes. Every node **prepares** them: it verifies, compiles and links them ahead of time. After
-//! that, the supervisor receives the version as part of its **supply**. Running a version leads to a **judgement**,
-//! which is recorded in the election's [`VersionList`], so that every node knows about the judgement.
+//! A source **offers** bytes. Every node **prepares** them: it verifies, compiles and links them ahead of time. The
+//! supervisor receives the prepared version as part of its **supply**. A leader that has run a version makes a
+//! **judgement** about it, and the election's [`VersionList`] records the judgement for every node.
 //!
 //! - `source` defines what a source is. The sources are `file`, `oci` and the store itself. `watch` gives hints when
 //!   files change, and [`path_watch`] resolves paths.

@@ -9,9 +9,7 @@ use baton_election::ElectionName;
 use super::oci::{InvalidOciReference, OciReference};
 use baton_base::address::without_user;
 
-/// URL prefix of modules in the store.
 const STORE: &str = "store://";
-/// URL prefix of modules in registries.
 const OCI: &str = "oci://";
 
 /// The location of a coordinator's modules.

@@ -42,7 +42,6 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_s
 pub struct OciSource {
     reference: OciReference,
     credentials: RegistryCredentials,
-    /// Called when pulling a module takes a long time.
     pulling: Pulling,
     /// The poll in progress. The poll continues even when no caller awaits it, and ends when the source is dropped.
     look: JoinSet<Looked>,
@@ -55,7 +54,6 @@ pub struct OciSource {
     due: Instant,
 }
 
-/// A callback that receives a module's digest.
 type Pulling = Arc<dyn Fn(Digest) + Send + Sync>;
 
 /// Results of earlier polls, each with the digest of its manifest. These manifests need not be pulled again.
@@ -66,13 +64,12 @@ struct Known {
 }
 
 impl Known {
-    /// Returns true if the result for this manifest is already known.
     fn settles(&self, manifest: Digest) -> bool {
         self.offered == Some(manifest) || self.unfit.as_ref().is_some_and(|(unfit, _)| *unfit == manifest)
     }
 }
 
-/// The result of a poll, and the registry if the next poll can use the same credentials.
+/// The registry is set if the next poll can use the same credentials.
 type Looked = (Option<Registry>, Result<Finding, Failure>);
 
 enum Finding {
@@ -103,7 +100,7 @@ impl OciSource {
         Self { pulling: Arc::new(pulling), ..self }
     }
 
-    /// Records the result of a poll. Returns the offer or error for the caller, if it is new.
+    /// Returns the offer or error for the caller, if it is new.
     fn conclude(&mut self, looked: Result<Looked, JoinError>) -> Option<Result<Offer, SourceError>> {
         // A poll should never panic, no matter what the registry sends. If a poll panics, the panic message has already
         // been printed.
@@ -167,7 +164,7 @@ impl Source for OciSource {
     }
 }
 
-/// Polls once. Uses the registry that an earlier poll opened, if there is one.
+/// `before` is the registry from the previous poll, if that poll kept it.
 async fn look(
     reference: OciReference,
     credentials: RegistryCredentials,

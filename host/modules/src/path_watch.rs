@@ -1,4 +1,4 @@
-//! The lookups that are needed to resolve a path. Each lookup searches one folder for one name.
+//! Resolves a path in the same way as the kernel: one name after another, each in its folder.
 //!
 //! A user who can change any of these folders controls where the path leads.
 
@@ -8,18 +8,18 @@ use std::path::{Component, Path, PathBuf};
 /// Maximum number of symbolic links that the kernel follows in a path.
 const LINKS: u32 = 40;
 
-/// The lookups that currently resolve a path.
+/// The result of resolving a path.
 pub struct PathLookups {
-    /// The lookups, in order.
+    /// One entry for each name that was looked up, in order.
     pub lookups: Vec<PathLookup>,
     /// The location to which the path leads, without links, `.` or `..`. Parts that do not exist are kept as they are
     /// written.
     pub end: PathBuf,
 }
 
-/// The lookup of one name.
+/// One name on the path, which was looked up in a folder.
 pub struct PathLookup {
-    /// The folder in which the name is looked up, resolved like [`PathLookups::end`].
+    /// The folder that contains the name, resolved like [`PathLookups::end`].
     pub folder: PathBuf,
     /// True if the name is a link, or is the last name in the path.
     pub decides: bool,
@@ -57,8 +57,7 @@ impl PathLookups {
     }
 }
 
-/// Splits a path into its parts, in reverse order. The root is one of the parts: joining the root to a path replaces
-/// that path.
+/// Returns the parts in reverse order. The root is one of them: joining the root to a path replaces that path.
 fn parts(path: &Path) -> Vec<PathBuf> {
     path.components()
         .rev()

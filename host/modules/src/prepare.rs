@@ -159,7 +159,7 @@ impl Preparer {
         Ok(Preparation { module, cached, took: started.elapsed() })
     }
 
-    /// Runs all checks that do not need the compiler. Also returns the module if its compiled code is cached.
+    /// Does not need the compiler. Returns the module only if its compiled code is cached.
     fn verify(&self, offer: &Offer) -> Result<(ArtifactKey, Option<Module>), PrepareError> {
         let bytes = &offer.bytes;
         let size = bytes.len() as u64;
@@ -189,7 +189,6 @@ impl Preparer {
     }
 }
 
-/// Runs blocking work on a separate thread, so that it does not block the runtime's workers.
 async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PrepareError> + Send + 'static,
 ) -> Result<T, PrepareError> {

@@ -8,12 +8,11 @@ use tokio::time::timeout;
 /// Delay after which slow work on a module is reported.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Waits for work, and calls `say` once if the work takes longer than [`SOON`].
 pub(crate) async fn notify_if_slow<T>(work: impl Future<Output = T>, say: impl FnOnce()) -> T {
     notify_after(SOON, work, say).await
 }
 
-/// Waits for work, and calls `late` once if the work takes longer than `limit`.
+/// Calls `late` once if the work takes longer than `limit`.
 pub(crate) async fn notify_after<T>(limit: Duration, work: impl Future<Output = T>, late: impl FnOnce()) -> T {
     let mut work = pin!(work);
     match timeout(limit, &mut work).await {

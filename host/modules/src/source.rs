@@ -16,8 +16,9 @@ pub struct Offer {
 #[async_trait]
 pub trait Source: Send {
     /// Waits until the module changes, and returns the new module. The first call returns the current module. A source
-    /// does not offer an unchanged module again. After an error, call again immediately: the source itself waits before
-    /// it retries. A source does not return the same error twice in a row. If the future is dropped, no change is lost.
+    /// does not offer an unchanged module again, but may do so after an error. After an error, call again immediately:
+    /// the source itself waits before it retries. A source does not return the same error twice in a row. If the future
+    /// is dropped, no change is lost.
     ///
     /// # Errors
     /// [`SourceError`] if there is nothing to offer. Earlier offers stay valid.

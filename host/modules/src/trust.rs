@@ -156,7 +156,7 @@ pub fn check_election(signature: &Signature, election: Option<&ElectionName>) ->
     Err(Distrust::OtherElection { named: named.join(", "), wanted: wanted.join(" ") })
 }
 
-/// Reads the keys in a file, one per line. Skips comments.
+/// Skips comments. Each other line is a key.
 fn read(path: &Path) -> Result<Vec<PublicKey>, String> {
     let text = match read_file(path, LARGEST_KEY_FILE) {
         Ok(bytes) => String::from_utf8(bytes).map_err(|error| error.to_string())?,

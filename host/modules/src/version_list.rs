@@ -19,15 +19,15 @@ const FORMAT: u64 = 1;
 /// Maximum size of the object after a push, in bytes. The size is limited because every node reads the whole object
 /// after each change.
 const LARGEST: usize = 512 << 10;
-/// Maximum size of an object that is parsed, in bytes. Larger than [`LARGEST`], to leave room for verdicts. The size is
-/// limited because parsing needs many times the object's size in memory.
+/// Maximum size of an object that is parsed, in bytes. Larger than [`LARGEST`], because verdicts may make an object
+/// larger after a push. Parsing needs many times the object's size in memory.
 const LARGEST_READ: usize = 8 * LARGEST;
 /// Highest valid serial. At a million pushes per second, reaching this serial would take more than 100,000 years.
 const HIGHEST_SERIAL: u64 = 1 << 62;
 /// Maximum number of kept rejections of modules that were not pushed.
 const UNPUSHED: usize = 20;
-/// Maximum length of a stored reason, in characters. This limit ensures that the room between [`LARGEST`] and
-/// [`LARGEST_READ`] is always enough for judgements.
+/// Maximum length of a stored reason, in characters. With short reasons, verdicts cannot make an object larger than
+/// [`LARGEST_READ`].
 const REASON: usize = 500;
 
 /// The versions of an election's coordinator.
@@ -197,9 +197,9 @@ impl VersionList {
         self.candidates().nth(1).filter(|_| on_probation)
     }
 
-    /// Makes a module the current version. Removes the module's rejection, if any, and the rejections of all modules
-    /// that never got into the list by a push. A module with the verdict `Good` keeps it. If `new` has no signature,
-    /// the module keeps its previous signature.
+    /// Makes a module the current version. Removes the module's rejection, if any. Also removes the rejections of all
+    /// modules that were not pushed. A module with the verdict `Good` keeps it. If `new` has no signature, the module
+    /// keeps its previous signature.
     ///
     /// # Errors
     /// [`VersionListError::Full`], or [`VersionListError::Damaged`] if the serials are exhausted. The list is unchanged
@@ -253,9 +253,9 @@ impl VersionList {
         Ok(RolledBack::To(digest))
     }
 
-    /// Records the verdict on a pushed version. The verdict does not apply to a later publication of the same digest. A
-    /// rejection is final. The last version that is not rejected cannot be rejected. Returns true if the list has
-    /// changed.
+    /// Records the verdict on a pushed version. The verdict does not apply if the same digest has been pushed again
+    /// since. A rejection is final. If only one version is not rejected, that version cannot be rejected. Returns true
+    /// if the list has changed.
     pub fn judge(&mut self, judgement: &Judgement, node: &str, at: &str) -> bool {
         let version = &judgement.version;
         let others = self.candidates().filter(|entry| entry.serial != version.serial).count();
@@ -303,7 +303,7 @@ impl VersionList {
         self.pushed.extract_if(.., removable).collect()
     }
 
-    /// Returns true if the list includes the change that made this version the newest, even if other changes followed.
+    /// Returns true even if other changes followed the one that made this version the newest.
     pub(super) fn includes(&self, newest: &ListedVersion) -> bool {
         self.pushed.iter().any(|entry| entry.serial == newest.serial && entry.digest == newest.digest)
     }
@@ -312,8 +312,7 @@ impl VersionList {
         self.pushed.iter().rev().filter(|entry| !is_rejected(entry))
     }
 
-    /// Appends an entry with a new serial. Removes the entry's rejection, if any, and the rejections of all modules
-    /// that were not pushed.
+    /// Also removes the rejection of the entry, and the rejections of all modules that were not pushed.
     fn publish(&mut self, entry: ListedVersion) -> Result<(), VersionListError> {
         self.serial += 1;
         let verdict = entry.verdict.filter(|verdict| *verdict == RecordedVerdict::Good);
@@ -337,7 +336,6 @@ impl VersionList {
         }
     }
 
-    /// Checks the invariants that the methods rely on.
     fn check(&self) -> Result<(), VersionListError> {
         let damaged = |problem: &str| Err(VersionListError::Damaged(problem.to_owned()));
         let digests: BTreeSet<Digest> = self.pushed.iter().map(|entry| entry.digest).collect();

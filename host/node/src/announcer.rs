@@ -31,7 +31,6 @@ const LINK_AFTER: Duration = Duration::from_millis(250);
 const EVERY: Duration = Duration::from_secs(60);
 /// Initial and maximum wait after a failure. The wait doubles each time.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-/// Timeout for one announcement.
 const TRY: Duration = Duration::from_secs(10);
 /// Timeout at shutdown for withdrawing the announcement. Includes the wait for an announcement that is in progress.
 const WITHDRAWS_WITHIN: Duration = Duration::from_secs(1);
@@ -50,13 +49,11 @@ pub struct NodeProperties {
     pub peer: Option<AnnouncedPeer>,
 }
 
-/// Announces a node in one election.
 pub(crate) struct Announcer {
     pub store: Arc<dyn ObjectStore>,
     pub leases: Arc<dyn LeaseStore>,
     pub election: ElectionName,
     pub itself: NodeIncarnation,
-    /// The display name of the modules' source.
     pub source: String,
     pub priority: u8,
     pub properties: NodeProperties,
@@ -66,9 +63,8 @@ pub(crate) struct Announcer {
     pub log: Log,
 }
 
-/// The state of this node's announcements so far.
 struct Announced {
-    /// The last announcement, as [`Announcer::announcement`] returned it.
+    /// The last announcement, without the time and the incarnation of a duplicate, which [`Announcer::say`] adds.
     said: Option<Announcement>,
     /// The facts that this node has announced, in any incarnation. `None` until the stored announcement has been read.
     named: Option<Recalled>,
@@ -81,7 +77,6 @@ struct Announced {
 
 struct AnnouncementResult {
     named: Recalled,
-    /// Incarnation of another host with the same id, if the stored announcement was from that host.
     duplicate: Option<String>,
 }
 
@@ -91,14 +86,14 @@ impl Announcer {
     pub(crate) async fn run(mut self, mut over: watch::Receiver<()>) {
         let mut announced = Announced { said: None, named: None, again: Instant::now(), failures: 0, duplicate: None };
         let mut tidies_at = Instant::now() + TIDIES_EVERY;
-        // The withdrawal of dead nodes' announcements, if in progress.
+        // Holds at most one task: the cleanup that withdraws the announcements of dead nodes.
         let mut tidying = JoinSet::new();
         loop {
             tokio::select! {
                 // Make no more announcements after the supervisor has ended.
                 biased;
                 _ = over.changed() => break,
-                // A failed cleanup is repeated later.
+                // If a cleanup fails, a later one withdraws the remaining announcements.
                 Some(_) = tidying.join_next() => {}
                 announcement = self.due(&announced) => {
                     if announcement.runs.is_some() && Instant::now() >= tidies_at && tidying.is_empty() {
@@ -128,10 +123,8 @@ impl Announcer {
         let _ = timeout(WITHDRAWS_WITHIN, self.withdraw(announced)).await;
     }
 
-    /// Waits until there is a change to announce, or until the last announcement is too old. Returns the next
-    /// announcement.
+    /// Waits until there is a change to announce, or until the last announcement is too old.
     async fn due(&mut self, announced: &Announced) -> Announcement {
-        // Time at which a pending change is announced.
         let mut news: Option<Instant> = None;
         loop {
             let now = Instant::now();
@@ -197,11 +190,9 @@ impl Announcer {
         }
     }
 
-    /// Withdraws the announcements of dead nodes.
     fn tidy(&self) -> impl Future<Output = ()> + Send + use<> {
         let (leases, store, election) = (Arc::clone(&self.leases), Arc::clone(&self.store), self.election.clone());
         async move {
-            // If this fails, the next cleanup withdraws the remaining announcements.
             let _ = timeout(TIDIES_WITHIN, withdraw_gone(&*leases, &*store, &election)).await;
         }
     }
@@ -231,8 +222,8 @@ impl Announcer {
         }
     }
 
-    /// Builds the error message for two hosts with the same id. Other nodes cannot distinguish such hosts, and each
-    /// overwrites the other's announcement.
+    /// Other nodes cannot distinguish two hosts with the same id, and each of the two overwrites the other's
+    /// announcement.
     fn another_has_this_id(&self, other: &str) -> String {
         let NodeIncarnation { node, incarnation } = &self.itself;
         format!(
@@ -268,15 +259,14 @@ impl Announced {
     }
 }
 
-/// Returns how long to wait before announcing `next`. Returns `None` if `next` equals `said`, the last announcement.
+/// Returns `None` if `next` equals `said`, the last announcement.
 fn outdated_after(said: &Announcement, next: &Announcement) -> Option<Duration> {
     let differs_only_in_link = || Announcement { link: next.link.clone(), ..said.clone() } == *next;
     (said != next).then(|| if differs_only_in_link() { LINK_AFTER } else { NEWS_AFTER })
 }
 
-/// Writes an announcement, which also contains the facts `named` that this node has announced before. Reads the
-/// previous announcement first. That announcement may be the only record of a term, and may come from another host with
-/// this id.
+/// Reads this node's stored announcement, adds its facts and `named` to the new announcement, and then writes the new
+/// one. The stored announcement may be the only record of a term, and another host with this id may have written it.
 async fn say(
     store: Arc<dyn ObjectStore>,
     election: ElectionName,
@@ -288,7 +278,7 @@ async fn say(
     let other = before.as_ref().map(|before| &before.incarnation).filter(|other| **other != announcement.incarnation);
     let duplicate = named.as_ref().and(other).cloned();
     announcement.duplicate = duplicate.clone().or(announcement.duplicate);
-    // Keep the facts in the stored announcement: another host with this id may have announced a higher term that no
+    // Keep the facts of the stored announcement: another host with this id may have announced a higher term that no
     // other node knows.
     let mut named = named.unwrap_or_default();
     before.iter().for_each(|before| named.merge(&before.recalled()));
@@ -353,7 +343,6 @@ mod tests {
             Self { store, election, views, holds, contending, running, _writer: writer }
         }
 
-        /// Waits until `test` returns true for the node's announcement.
         async fn announced(&self, test: impl Fn(&Announcement) -> bool) {
             let waited = timeout(GUARD, async {
                 loop {

@@ -129,8 +129,7 @@ impl Historian {
     }
 }
 
-/// This node's terms that have not been written to the store yet. Each array holds the entries for the previous term
-/// and for the term itself.
+/// Holds, for each unwritten term of this node, the entries for the previous term and for the term itself.
 #[derive(Default)]
 struct Unwritten(BTreeMap<Term, [Option<PastTerm>; 2]>);
 
@@ -149,7 +148,6 @@ impl Unwritten {
 }
 
 impl Historian {
-    /// Returns the entries for one of this node's terms: the previous term, and the term itself.
     fn past_terms(&self, served: Served) -> [Option<PastTerm>; 2] {
         let Served { term, module, begun, ended, outcome, reason, leaderless, before } = served;
         let begun = rfc3339(begun);

@@ -12,7 +12,6 @@ use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 use rustix::time::ClockId;
 use sha2::{Digest as _, Sha256};
 
-/// A generator's state.
 type State = [u8; 32];
 
 /// Returns a random number generator for one elector of a node. The generator requests only a seed from the system, and

@@ -79,8 +79,8 @@ pub fn due_times(schedule: &Schedule, after: Duration) -> impl Iterator<Item = D
     std::iter::successors(next(&after), next)
 }
 
-/// The due time of the next run, by the recorded progress: of an unfinished or missed run, if there is one, and
-/// otherwise of the first one after `now`. `None` if the election has no schedule, or no further run.
+/// Returns the due time of the next run, according to the recorded progress. An unfinished run comes first, then a
+/// missed run, then the first run after `now`. Returns `None` if the election has no schedule, or no further run.
 #[must_use]
 pub fn next_run(progress: &Progress, now: Duration) -> Option<Duration> {
     if let Some(run) = progress.unfinished() {
@@ -99,7 +99,7 @@ pub fn local_time(schedule: &Schedule, due: Duration) -> String {
     }
 }
 
-/// The pattern in one spelling, so that another spelling of the same pattern does not count as a change.
+/// Returns one spelling for all spellings of a pattern, so that a different spelling does not count as a change.
 fn normalized(pattern: &str) -> String {
     let fields = pattern.split_whitespace().collect::<Vec<_>>().join(" ").to_ascii_uppercase();
     match fields.as_str() {
@@ -149,7 +149,7 @@ fn parse(text: &str) -> Result<(Vec<Cron>, TimeZone), InvalidSchedule> {
     Ok((patterns, zone))
 }
 
-/// The values of a field that consists of numbers and ranges; `None` if it has steps or wildcards.
+/// Returns `None` if the field has steps or wildcards.
 fn fixed_values(field: &str) -> Option<Vec<u8>> {
     let mut values = Vec::new();
     for part in field.split(',') {

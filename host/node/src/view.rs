@@ -75,12 +75,12 @@ impl NodeView {
         self.leads.filter(|_| left > Duration::ZERO).map(|term| (term, left))
     }
 
-    /// The facts that this node announces, because they must survive a deleted record.
+    /// Returns the facts that this node announces, because they must outlast the lease record if an operator deletes
+    /// it.
     pub(crate) fn recalled(&self) -> Recalled {
         Recalled { term: self.term, progress: self.progress.clone() }
     }
 
-    /// Updates the view from a response from the store.
     pub(crate) fn note_answer(&mut self, answer: &Result<Reply, StoreError>) {
         self.has_store |= answer.is_ok();
         let Some(snapshot) = snapshot(answer) else { return };
@@ -95,7 +95,6 @@ impl NodeView {
         }
     }
 
-    /// Updates the view from a report by the elector.
     pub(crate) fn note_report(&mut self, report: &Report) {
         match report {
             Report::Elected { record } => {
@@ -119,7 +118,6 @@ impl NodeView {
     }
 }
 
-/// Returns the snapshot in a response from the store, if there is one.
 pub(crate) fn snapshot(answer: &Result<Reply, StoreError>) -> Option<&Snapshot> {
     match answer {
         Ok(Reply::Read(snapshot) | Reply::Surveyed { read: snapshot, .. }) => Some(snapshot),

@@ -44,7 +44,6 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// True if the command should print JSON.
     pub fn is_json(&self) -> bool {
         self.format == OutputFormat::Json
     }

@@ -20,7 +20,7 @@ pub fn print_inspection(found: &Inspection, next_runs: &[String], json: bool) ->
     print(&(Text(found).to_string().trim_end().to_owned() + "\n" + &runs))
 }
 
-/// The JSON object. The keys are a public interface.
+/// The JSON keys are a public interface.
 #[derive(Serialize)]
 struct WithRuns<'a> {
     #[serde(flatten)]

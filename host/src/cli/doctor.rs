@@ -51,7 +51,6 @@ impl Selection for DoctorFlags {
 }
 
 impl DoctorArguments {
-    /// Resolves the settings and checks the arguments.
     pub fn command(self, around: &Environment) -> Result<Doctor, ConfigError> {
         let examined = config::resolve_examined(&self.flags.layer()?, around)?;
         let module = self.module.map(super::module_argument).transpose()?;
@@ -140,7 +139,7 @@ pub struct Latency {
 pub struct Diagnosis {
     /// The store's URL.
     pub store: String,
-    /// True if no finding is a problem.
+    /// True if all checks have run and none has found a problem.
     pub passed: bool,
     /// True if all checks have run; false if the command was interrupted.
     pub complete: bool,
@@ -149,8 +148,8 @@ pub struct Diagnosis {
     /// The shortest lease duration that leaves enough time for renewals as slow as the measured ones; `None` if no
     /// duration does.
     pub recommended_lease: Option<String>,
-    /// Delay between the expiry of a lease and its acquisition by another client, in milliseconds; `None` if not
-    /// measured.
+    /// Upper bound on the delay between the expiry of a lease and its acquisition by another client, in milliseconds;
+    /// `None` if not measured.
     pub free_after_ms: Option<f64>,
     /// The findings, in the order of the checks.
     pub findings: Vec<Finding>,

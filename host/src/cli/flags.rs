@@ -8,13 +8,11 @@ use crate::config::{Key, Layer, Setting, Shape};
 
 /// The settings that a command takes as flags.
 pub(super) trait Selection {
-    /// True if the command takes this setting as a flag.
     fn takes(key: Key) -> bool;
 
     /// True for `run` and `dev`, whose help has headings and marks the settings of a coordinator with `*`.
     const RUNS: bool = false;
 
-    /// The default that the help shows.
     fn shown_default(key: Key) -> Option<&'static str> {
         key.setting().default_text()
     }
@@ -28,10 +26,6 @@ pub(super) struct Flags<S> {
 }
 
 impl<S> Flags<S> {
-    /// Returns the [`Layer`] of the settings on the command line.
-    ///
-    /// # Errors
-    /// As for [`Layer::flags`].
     pub fn layer(&self) -> Result<Layer, crate::config::ConfigError> {
         self.texts.iter().try_fold(Layer::new(), |layer, (key, texts)| layer.flags(*key, texts))
     }
@@ -66,7 +60,7 @@ fn selected<S: Selection>() -> impl Iterator<Item = Key> {
     Key::ALL.iter().copied().filter(|key| S::takes(*key))
 }
 
-/// Creates the flag for a setting, or the MODULE argument.
+/// Creates a flag for the setting. The module has no flag: it is the positional argument MODULE.
 fn argument<S: Selection>(key: Key) -> Arg {
     let Setting { name, shape, value, values, short, heading, is_common, details, .. } = key.setting();
     let help = help::<S>(key);
@@ -102,7 +96,6 @@ fn argument<S: Selection>(key: Key) -> Arg {
     }
 }
 
-/// Returns the first line of the help, including the default.
 fn help<S: Selection>(key: Key) -> String {
     let Setting { shape, help, is_per_coordinator, .. } = key.setting();
     let repeatable = if shape.is_repeatable() { "; repeatable" } else { "" };

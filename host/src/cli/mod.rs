@@ -536,7 +536,7 @@ fn election_argument(text: &str) -> Result<ElectionName, ConfigError> {
     config::election(text).map_err(|problem| ConfigError::of_argument("ELECTION", problem))
 }
 
-/// Returns the file of a module. Rejects URLs such as `oci://…`, because only hosts fetch modules.
+/// Rejects URLs such as `oci://…`, because only hosts fetch modules.
 fn module_argument(module: PathBuf) -> Result<PathBuf, ConfigError> {
     match module.to_str().filter(|text| !is_path(text)) {
         Some(address) => {

@@ -58,7 +58,7 @@ fn verdict(row: &ModuleRow) -> String {
     }
 }
 
-/// Formats how long ago a time was. Returns `None` if the string is not a time.
+/// Returns `None` if `at` is not a time.
 pub(super) fn age(at: &str, now: OffsetDateTime) -> Option<String> {
     let age = now - OffsetDateTime::parse(at, &Rfc3339).ok()?;
     Some(match age.whole_minutes() {

@@ -30,9 +30,8 @@ pub struct NodeStatusRow {
 }
 
 impl NodeStatusRow {
-    /// Returns the rows, with the leader first. A leader without an announcement also gets a row. `exited` gets an
-    /// incarnation, which is the id of a host process. The function must return true if this machine's kernel reports
-    /// that the process has exited.
+    /// Returns the rows, with the leader first. A leader without an announcement also gets a row. `exited` takes the
+    /// incarnation of a host, and returns true if this machine's kernel reports that the host has exited.
     #[must_use]
     pub fn of(snapshot: &Snapshot, announcements: &[Announcement], exited: impl Fn(&str) -> bool) -> Vec<Self> {
         let leader = leader(snapshot);
@@ -134,7 +133,6 @@ fn link_cell(AnnouncedLink { to, since }: &AnnouncedLink, now: OffsetDateTime) -
     }
 }
 
-/// Formats the labels for one table cell. Returns `None` if there are no labels.
 pub(super) fn in_one_cell(labels: &Labels) -> Option<String> {
     let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
     if labels.is_empty() { None } else { Some(labels.join(",")) }

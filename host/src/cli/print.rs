@@ -86,7 +86,7 @@ fn write(bytes: &[u8]) -> io::Result<()> {
     write_all(bytes).map(drop)
 }
 
-/// Writes bytes to stdout. Returns false if stdout is closed.
+/// Returns false if stdout is closed.
 pub(super) fn write_all(bytes: &[u8]) -> io::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -115,7 +115,6 @@ pub fn columns<const N: usize>(lines: &[[String; N]]) -> String {
     text
 }
 
-/// Escapes control characters in all cells, and pads each cell to the width of its column.
 pub(super) fn padded<const N: usize>(lines: &[[String; N]]) -> Vec<[String; N]> {
     let lines: Vec<_> = lines.iter().map(|line| line.each_ref().map(|cell| escape(cell))).collect();
     let mut widths = [0; N];

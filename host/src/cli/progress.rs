@@ -14,7 +14,6 @@ const AFTER: Duration = Duration::from_secs(1);
 const EVERY: Duration = Duration::from_millis(250);
 /// Number of columns to assume if the terminal does not report its width.
 const DEFAULT_WIDTH: usize = 80;
-/// Frames of the spinner, which shows that this program is still running.
 const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
 
 /// The progress line, shown only if stderr is a terminal that can overwrite text.

@@ -115,7 +115,7 @@ pub struct StatusRow {
 pub struct ScheduleRow {
     /// The pattern and the time zone.
     pub schedule: String,
-    /// Due time of the next run (RFC 3339), also of a run that is under way or missed.
+    /// Due time of the next run (RFC 3339). While a run is under way or missed, the due time of that run.
     pub next: Option<String>,
     /// True if the run of `next` has begun and is not completed.
     pub begun: bool,
@@ -272,7 +272,6 @@ pub fn print_again(
     print_drawing(&format!("{HOME}{}{BELOW}", on_stdout(&text).replace('\n', REST_OF_LINE)))
 }
 
-/// Parses the refresh interval, in seconds.
 pub(super) fn seconds(text: &str) -> Result<Duration, ConfigError> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| {

@@ -28,10 +28,6 @@ pub struct Steer {
     pub by: String,
 }
 
-/// Checks the arguments of a steering command, and creates the command.
-///
-/// # Errors
-/// [`Stop`] if an argument is invalid.
 pub(super) fn command(arguments: SteerCommand, around: &Environment) -> Result<Command, Stop> {
     let (of, reason, what) = match arguments {
         SteerCommand::StepDown { of, period, reason } => {

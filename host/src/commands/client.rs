@@ -58,7 +58,7 @@ pub(super) enum Endpoint {
 }
 
 impl Endpoint {
-    /// Returns the local socket of a host. Fails if this user is not running that host on this machine.
+    /// Fails if this user is not running the host on this machine.
     pub(super) async fn here(incarnation: &str) -> std::io::Result<Self> {
         local_socket::connect(incarnation).await.map(|_| Self::Here(incarnation.to_owned()))
     }
@@ -100,7 +100,6 @@ impl AskError {
     }
 }
 
-/// Sends requests to nodes, with the token and the CA certificates.
 pub(super) struct Client {
     token_file: Option<PathBuf>,
     ca: Option<PathBuf>,
@@ -136,8 +135,7 @@ impl Client {
         self.token_file.is_some()
     }
 
-    /// Requests a path. `accepts` is the media type, and `after` is the id of the last event that the caller has
-    /// received.
+    /// `accepts` is the media type. `after` is the id of the last event that the caller has received.
     pub(super) async fn ask(
         &self,
         endpoint: &Endpoint,
@@ -222,7 +220,6 @@ impl Client {
         )))
     }
 
-    /// Returns the TLS settings, with the CA certificates from `--ca` or from the system.
     fn tls(&self) -> Result<TlsConnector, UntrustedTls> {
         let mut roots = RootCertStore::empty();
         let mut why = None;
@@ -271,7 +268,6 @@ async fn send(
 }
 
 impl Answer {
-    /// Returns the next piece of a stream, or `None` at the end of the stream.
     pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, AskError> {
         match timeout(SILENT, self.pieces.next()).await {
             Ok(None) => Ok(None),

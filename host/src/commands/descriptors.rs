@@ -8,8 +8,8 @@ use baton_runtime::Policy;
 /// to children.
 const HOST: u64 = 450;
 
-/// Descriptors that the host needs for each coordinator: for store connections, name lookups, code, and the channels to
-/// 1 running and 2 prepared runners.
+/// Descriptors that the host needs for each coordinator: for store connections, host name lookups, code, and the
+/// channels to 1 running and 2 prepared runners.
 const EACH: u64 = 72;
 
 #[derive(Debug, thiserror::Error)]
@@ -22,8 +22,9 @@ pub(super) struct TooFew {
     granted: u64,
 }
 
-/// Raises the soft limit so that there are enough descriptors for coordinators with these policies and, if possible,
-/// for `links` links. Never lowers the limit. Returns the number of links for which there are enough descriptors.
+/// Raises the soft limit on descriptors to the number that the host and each of its runners need. If the hard limit
+/// allows, the soft limit also covers `links` links. Never lowers the limit. Returns the number of links for which
+/// there are enough descriptors.
 ///
 /// # Errors
 /// [`TooFew`] if the hard limit is too low even without links.

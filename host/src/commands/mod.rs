@@ -133,7 +133,6 @@ async fn check(module: &Path, settings: &CheckSettings, json: bool) -> anyhow::R
     Ok(if inspection.runs { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Compiles a module file. Returns the module's description and its bytes.
 async fn inspect(module: &Path, compile_timeout: Duration) -> anyhow::Result<(Inspection, Bytes)> {
     let bytes = Bytes::from(read_module(module)?);
     let name = module.display().to_string();

@@ -48,7 +48,7 @@ pub(super) async fn rollback(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the announcements of an election's nodes. Skips objects that are not valid announcements.
+/// Skips objects that are not valid announcements.
 pub(super) async fn announcements(
     store: &dyn ObjectStore,
     election: &ElectionName,
@@ -58,7 +58,6 @@ pub(super) async fn announcements(
     Ok(announced.iter().filter_map(|(_, content)| Announcement::decode(content)).collect())
 }
 
-/// Returns the wall-clock time, to which printed ages refer.
 pub(super) fn now() -> OffsetDateTime {
     OffsetDateTime::UNIX_EPOCH + wall()
 }

@@ -16,12 +16,10 @@ type Files = &'static [(&'static str, &'static str)];
 /// The build target for components, and the name of Cargo's output folder for it.
 pub(super) const RUST_TARGET: &str = "wasm32-wasip2";
 
-/// The command that builds a Rust project, run in the project's folder.
 pub(super) const RUST_BUILD: &str = "cargo build --release --target wasm32-wasip2";
 pub(super) const JS_BUILD: &str = "npm run build";
 pub(super) const PYTHON_BUILD: &str =
     ".venv/bin/componentize-py -d wit -w coordinator componentize app -o coordinator.wasm";
-/// The commands that prepare a Python project for its first build.
 pub(super) const PYTHON_SETUP: [&str; 2] = ["python3 -m venv .venv", ".venv/bin/pip install -r requirements.txt"];
 
 const RUST: Template = Template {
@@ -122,7 +120,6 @@ struct Template {
     commands: &'static [&'static str],
 }
 
-/// Creates a project in a new folder, and prints how to test, build and run it.
 pub(super) fn new(name: &ElectionName, lang: Lang) -> anyhow::Result<ExitCode> {
     let template = match lang {
         Lang::Rust => RUST,

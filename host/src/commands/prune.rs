@@ -98,7 +98,7 @@ impl Pruner<'_> {
         Ok(removed)
     }
 
-    /// Removes an election's old versions. Returns the removed versions and the remaining list.
+    /// Returns the removed versions, and the list of the remaining ones.
     async fn prune_versions(&self, election: &ElectionName) -> anyhow::Result<(Vec<ListedVersion>, VersionList)> {
         let in_use = self.in_use(election).await?;
         let prune = |control: &mut VersionList| {
@@ -112,8 +112,8 @@ impl Pruner<'_> {
         self.in_time(election, edit).await
     }
 
-    /// Removes the steering objects of elections that have no lease, no versions and no announcements. No node is left
-    /// that could obey the commands.
+    /// Removes the steering commands of elections that have no lease, no versions and no announcements, because no node
+    /// is left that could obey these commands.
     async fn prune_steering(
         &self,
         elections: &[ElectionName],
@@ -180,7 +180,7 @@ impl Pruner<'_> {
         Ok(in_use)
     }
 
-    /// Removes a module unless it has been stored again since it was listed. Returns true if the module was removed.
+    /// Returns false, and keeps the module, if it has been stored again since it was listed.
     async fn remove(&self, module: &StoredModule) -> anyhow::Result<bool> {
         if self.dry_run {
             return Ok(true);
@@ -301,7 +301,8 @@ mod tests {
             Pruner { store: &self.store, keep, dry_run, now: self.now() }.prune(&elections).await
         }
 
-        /// Returns the sizes of the modules that are left. Each module has a different size.
+        /// Returns the sizes of the modules that are left. The sizes identify the modules, because each module has a
+        /// different size.
         async fn left(&self) -> Vec<u64> {
             let mut left: Vec<u64> = self.store.modules().await.unwrap().iter().map(|module| module.size).collect();
             left.sort_unstable();

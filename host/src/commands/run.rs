@@ -5,8 +5,8 @@
 //! - **control**, two threads, or one for a single election: run the supervisors, module followers and historians, send
 //!   store requests, and handle signals. These threads never write to a descriptor that may block. The requests of one
 //!   election never delay those of another election.
-//! - **keepers**, two threads: handle messages from runners, commit coordinators' state, and look up names. These
-//!   threads decide nothing about leadership.
+//! - **keepers**, two threads: handle messages from runners, commit coordinators' state, and look up host names.
+//!   These threads decide nothing about leadership.
 //! - **starter**: starts template processes, adopts the runners that these processes fork, and reaps runners for which
 //!   no other thread waits. When this thread ends, all template processes and runners die.
 //! - **admin**: serves probes, load balancers, scrapers and users, and writes operators' commands to the store. This
@@ -15,7 +15,7 @@
 //! - **manager**: reports the host's state to the machine's service manager, if there is one.
 //! - **watchdog** and **last words**: see [`Watchdog`].
 //! - **log writer**: writes lines to stderr without blocking other threads; see [`telemetry`](baton_node::telemetry).
-//! - **blocking threads** of the runtimes: run SQLite's calls and name lookups, verify modules, and read secrets.
+//! - **blocking threads** of the runtimes: run SQLite's calls, look up host names, verify modules, and read secrets.
 //!
 //! No thread that renews leases, kills instances or gates effects waits for a guest. Every task and thread has an owner
 //! that awaits or joins it.
@@ -259,7 +259,6 @@ struct Checked<'a> {
     policy: Policy,
 }
 
-/// Checks the trusted keys and the policy of each coordinator before anything depends on them.
 fn check<'a>(coordinators: &'a [Coordinator]) -> anyhow::Result<Vec<Checked<'a>>> {
     let mut checked = Vec::new();
     for coordinator in coordinators {
@@ -287,18 +286,15 @@ struct Ends {
     max_links: usize,
 }
 
-/// A host process with checked settings.
 struct Host<'a> {
     config: &'a Config,
     workshop: Option<&'a Workshop>,
     checked: &'a [Checked<'a>],
     node: &'a NodeId,
     log: &'a Log,
-    /// The store of coordinators' states.
     states: Arc<dyn ObjectStore>,
 }
 
-/// The parts of the process that all elections share.
 struct Shared {
     clock: Clock,
     watchdog: Arc<Watchdog>,
@@ -468,7 +464,6 @@ impl Host<'_> {
         }
     }
 
-    /// Prepares the elections, and creates the store if necessary.
     async fn elections(
         &self,
         shared: &Shared,
@@ -570,9 +565,7 @@ impl Host<'_> {
     }
 }
 
-/// The addresses at which other nodes reach this node, and the maximum number of links.
 struct Network {
-    /// The advertised address of the admin endpoint, if any.
     advertised: Option<AdminUrl>,
     peers: Option<links::PeerListener>,
     max_links: usize,
@@ -634,7 +627,6 @@ fn begin_shutdown(asked: Ask, log: &Log, phases: &Phases) -> Shutdown {
     level
 }
 
-/// Creates the followers of all elections' module sources.
 struct Followers<'a> {
     host: &'a Host<'a>,
     stores: &'a Stores,

@@ -67,7 +67,7 @@ pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: Sta
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the last saved state. Returns an error if there is none, because the election's name may be misspelled.
+/// Fails if there is no saved state, because the name of the election may be misspelled.
 async fn saved(store: &dyn ObjectStore, election: &ElectionName) -> anyhow::Result<Document> {
     let cannot = || format!("cannot read the state of {election}");
     let read = in_time(state::read(store, election)).await.with_context(cannot)?.with_context(cannot)?;
@@ -119,7 +119,7 @@ async fn nobody_leads(leases: &dyn LeaseStore, election: &ElectionName) -> anyho
     }
 }
 
-/// A row of the list of keys. The names of its JSON fields are a public interface.
+/// The JSON keys are a public interface.
 #[derive(Serialize)]
 pub(crate) struct KeyRow<'a> {
     pub key: &'a str,

@@ -21,7 +21,6 @@ use baton_base::untrusted::Reader;
 use baton_store::steering::{self, Steering};
 use baton_store::{Announcement, ModuleStore as _, Store, StoreUrl};
 
-/// The exit status if one of the elections has no leader.
 pub(crate) const NO_LEADER: u8 = 3;
 
 pub(super) async fn status(
@@ -60,7 +59,8 @@ pub(super) async fn status(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads and prints the status at intervals until a signal arrives or stdout is closed. Keeps running during outages.
+/// Prints the status at intervals until a signal arrives or stdout is closed. Keeps running if the store cannot be
+/// read.
 async fn watch(
     place: &StoreUrl,
     json: bool,
@@ -166,7 +166,7 @@ struct ElectionHere {
     usage: Option<InstanceUsage>,
 }
 
-/// The parser of these responses, for [`crate::untrusted`].
+/// The fuzzing target for the responses of hosts on this machine, listed in [`crate::untrusted`].
 pub(crate) const READER: Reader =
     Reader { name: "status", read: |bytes| drop(serde_json::from_slice::<Vec<ElectionHere>>(bytes)) };
 

@@ -1,4 +1,4 @@
-//! `baton step-down`, `suspend`, `resume`, `transfer`, `break` and `nodes`.
+//! `baton step-down`, `suspend`, `resume`, `transfer`, `trigger`, `break-lease` and `nodes`.
 
 use std::process::ExitCode;
 

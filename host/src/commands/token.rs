@@ -12,7 +12,6 @@ use crate::cli::{print, say};
 
 const BYTES: usize = 24;
 
-/// Writes a new token to a file that only this user may read, or prints the token.
 pub(super) fn token(file: Option<&Path>) -> anyhow::Result<()> {
     let mut bytes = [0; BYTES];
     getrandom::fill(&mut bytes).context("cannot get random numbers from the system")?;

@@ -62,7 +62,6 @@ impl Environment {
         self.variables.iter().filter(|(_, value)| !value.is_empty()).filter_map(|(name, _)| name.to_str())
     }
 
-    /// Resolves a path relative to the working folder.
     pub(super) fn path(&self, path: &str) -> PathBuf {
         self.folder.join(path)
     }

@@ -16,13 +16,11 @@ use baton_modules::is_path;
 use baton_runtime::{FileError, FolderGrant, read_file};
 
 const COORDINATORS: &str = "coordinators";
-/// The configuration file to read if no setting names one.
 pub(super) const DEFAULT_FILE: &str = "baton.toml";
 const SQLITE: &str = "sqlite:";
 /// Maximum size of the file, in bytes. A larger file is probably not a configuration file.
 const LONGEST: u64 = 1 << 20;
 
-/// The layers that the file defines.
 #[derive(Default)]
 pub(super) struct FileLayers {
     /// The top-level keys.
@@ -62,7 +60,7 @@ pub(super) fn read(
     Ok(Some((name.to_string(), source.layers()?)))
 }
 
-/// Reads the file as text. Returns `Err(None)` if the file does not exist.
+/// Returns `Err(None)` if the file does not exist.
 fn read_text(path: &Path) -> Result<String, Option<String>> {
     match read_file(path, LONGEST) {
         Ok(bytes) => String::from_utf8(bytes).map_err(|error| Some(format!("cannot be read: {error}"))),

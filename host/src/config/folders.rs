@@ -6,10 +6,8 @@ use baton_runtime::{Folder, FolderGrant};
 
 use super::Environment;
 
-/// Parses a folder grant and opens the folder, so that the host reports errors when it starts.
-///
-/// # Errors
-/// A message that says why the folder cannot be used, and what to do.
+/// Opens the granted folder, so that the host reports errors when it starts. An error says why the folder cannot be
+/// used, and what to do.
 pub(super) fn find(text: &str, around: &Environment) -> Result<Folder, String> {
     let FolderGrant { host: named, guest, read_only } = FolderGrant::of(text)?;
     match Folder::at(around.path(named), guest.to_string(), read_only) {

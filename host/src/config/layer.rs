@@ -8,7 +8,7 @@ use baton_runtime::FolderGrant;
 use super::settings::{removed_variable, renamed_variable};
 use super::{ConfigError, Environment, Key, secrets, value};
 
-/// The origin of a value.
+/// The place where a value was set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Origin {
     /// The command line.
@@ -24,7 +24,7 @@ pub enum Origin {
         /// The full key, including its tables.
         key: String,
     },
-    /// The default.
+    /// The built-in default, because no source sets the value.
     Default,
 }
 
@@ -40,7 +40,6 @@ impl Origin {
         }
     }
 
-    /// Formats the origin for the table of `--print-config`.
     pub(super) fn show(&self, key: Key) -> impl fmt::Display {
         match self {
             Origin::Flag => format!("flag {}", key.flag()),
@@ -100,8 +99,8 @@ impl Layer {
         Ok(self)
     }
 
-    /// Creates the layer from the `BATON_…` variables. Ignores empty variables. For unknown variables, see
-    /// [`super::misspelt`].
+    /// Ignores empty variables, and fails if a variable belongs to a setting that was renamed or removed. For unknown
+    /// variables, see [`super::misspelt`].
     pub(super) fn of_variables(around: &Environment) -> Result<Self, ConfigError> {
         if let Some((name, key)) = around.names().find_map(|name| Some((name, renamed_variable(name)?))) {
             return Err(ConfigError::new(name, format!("is now called {}", key.variable())));

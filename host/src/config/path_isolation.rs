@@ -156,7 +156,6 @@ impl Config {
     }
 }
 
-/// A folder that a coordinator may write to.
 struct Writable<'a> {
     folder: &'a Folder,
     place: String,
@@ -233,7 +232,6 @@ impl Mounts {
         Self::of(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
     }
 
-    /// Parses the kernel's list, which has one mount per line.
     pub(super) fn of(listed: &[u8]) -> Self {
         Self(listed.split(|byte| *byte == b'\n').filter_map(Mount::parse).collect())
     }

@@ -191,7 +191,7 @@ pub fn resolve_compile_timeout(flags: &Layer, around: &Environment) -> Result<Du
 pub struct CheckSettings {
     /// Maximum CPU time for compiling a module.
     pub compile_timeout: Duration,
-    /// The schedule whose next runs to show, if any.
+    /// The schedule whose next runs `baton check` shows, if any.
     pub schedule: Option<Schedule>,
 }
 
@@ -342,7 +342,7 @@ fn limits(own: &mut Resolver<'_>) -> Result<(baton_runtime::Limits, Origin), Con
     Ok((baton_runtime::Limits { memory, output, ..baton_runtime::Limits::default() }, memory_origin))
 }
 
-/// Resolves one coordinator. Also returns the origin of its election's name.
+/// Returns the coordinator, and the origin of its election's name.
 fn coordinator(
     layers: Vec<&Layer>,
     store: &StoreUrl,
@@ -414,7 +414,7 @@ fn coordinator(
     Ok((coordinator, election_origin))
 }
 
-/// Checks that the settings for runs without a schedule are not set.
+/// Fails if `restart` is `on-failure` or `restart-delay` is set, because the schedule alone decides when to run again.
 fn suits_schedule(on_done: OnDone, restart_origin: &Origin, pause_origin: &Origin) -> Result<(), ConfigError> {
     if on_done == OnDone::Finish {
         let problem = "a coordinator with a schedule runs at each due time: remove `restart`, or remove `schedule`";
@@ -427,7 +427,7 @@ fn suits_schedule(on_done: OnDone, restart_origin: &Origin, pause_origin: &Origi
     Ok(())
 }
 
-/// Resolves the module and the election that it serves. Also returns the origin of the election's name.
+/// Returns the module, the election that it serves, and the origin of the election's name.
 fn module_and_election(own: &mut Resolver<'_>) -> Result<(ModuleSource, ElectionName, Origin), ConfigError> {
     let no_module = || {
         Err("there is nothing to run: name a component, as in `baton run coordinator.wasm`, or define some as \
@@ -457,7 +457,7 @@ fn module_and_election(own: &mut Resolver<'_>) -> Result<(ModuleSource, Election
     Ok((module, election, election_origin))
 }
 
-/// Resolves the schedule, the time zone and the treatment of missed runs.
+/// Checks `time-zone` and `missed` even if there is no schedule.
 fn schedule(own: &mut Resolver<'_>) -> Result<Option<Schedule>, ConfigError> {
     let text = |text: &str| Ok(text.trim().to_string());
     let (pattern, origin) = own.optional(Key::Schedule, text, String::clone)?;
@@ -468,7 +468,7 @@ fn schedule(own: &mut Resolver<'_>) -> Result<Option<Schedule>, ConfigError> {
     schedule.map(Some).map_err(|error| ConfigError::at(Key::Schedule, &origin, error.to_string()))
 }
 
-/// Computes the timing from the lease, the grace and the memory limit. An error names the setting to change.
+/// An error names `max-memory` if the user has set it too high for the lease. Any other error names `lease`.
 fn timing(
     (lease, lease_origin): (Duration, &Origin),
     store: &StoreUrl,
@@ -482,7 +482,7 @@ fn timing(
     })
 }
 
-/// Looks up settings in layers, from strongest to weakest, and records a row for each setting.
+/// Reads each setting from the strongest layer that has it, and records a row for the table of `--print-config`.
 struct Resolver<'a> {
     layers: Vec<&'a Layer>,
     rows: &'a mut Vec<SettingRow>,
@@ -538,9 +538,8 @@ impl<'a> Resolver<'a> {
         Ok((value, origin))
     }
 
-    /// Returns the values of a multi-value setting, each built from its name and text. Rejects names that are in
-    /// `taken`, and adds all other names to `taken`. The settings whose values become environment variables of the
-    /// coordinator share one set.
+    /// Calls `make` with the name and the text of each value of a multi-value setting, and returns the results. Rejects
+    /// a name that is already in `taken`: `env`, `config-var` and `secret` share one set of names.
     fn many<T>(
         &mut self,
         key: Key,

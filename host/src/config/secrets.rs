@@ -6,9 +6,7 @@ use super::Environment;
 
 pub(super) const FILE: &str = "file:";
 pub(super) const ENV: &str = "env:";
-/// The command-line syntax of a secret.
 pub(super) const FORM: &str = "NAME=file:PATH or NAME=env:VARIABLE";
-/// The hint for a malformed secret in `baton.toml`.
 pub(super) const TABLE: &str = "name the secret's source, not its value: { file = \"PATH\" } or { env = \"VARIABLE\" }";
 
 /// Parses the source of the secret `name`: `file:PATH` or `env:VARIABLE`. Reads the secret, so that the host reports

@@ -1,7 +1,7 @@
 //! The settings table. Each entry defines a setting's flag, environment variable, `baton.toml` key, JSON Schema and
 //! help.
 
-/// One entry of the table.
+/// An entry of the settings table.
 #[derive(Debug)]
 pub struct Setting {
     /// The key in `baton.toml`.
@@ -12,7 +12,6 @@ pub struct Setting {
     pub(crate) value: &'static str,
     /// The only values that the flag accepts; empty if a parser checks the value.
     pub(crate) values: &'static [&'static str],
-    /// Short flag, if any.
     pub(crate) short: Option<char>,
     /// Heading in the help of `baton run`, if any.
     pub(crate) heading: Option<&'static str>,
@@ -110,7 +109,6 @@ impl Setting {
         Self { values, ..self }
     }
 
-    /// The default as shown in the help, if any.
     pub(crate) fn default_text(&self) -> Option<&'static str> {
         self.shown_default.or(self.default)
     }
@@ -139,7 +137,7 @@ macro_rules! settings {
             /// All settings, in the order of the help.
             pub const ALL: &[Key] = &[$(Key::$key),+];
 
-            /// The entry of the table.
+            /// Returns the setting's entry in the settings table.
             #[must_use]
             pub fn setting(self) -> &'static Setting {
                 match self {
@@ -472,7 +470,7 @@ impl Key {
         self.setting().name
     }
 
-    /// The flag.
+    /// Returns the flag, such as `--lease`, or `MODULE` for the module, which is a positional argument.
     #[must_use]
     pub fn flag(self) -> String {
         match self {
@@ -481,13 +479,13 @@ impl Key {
         }
     }
 
-    /// The environment variable.
+    /// Returns the name of the environment variable, such as `BATON_LEASE`.
     #[must_use]
     pub fn variable(self) -> String {
         format!("BATON_{}", self.name().replace('-', "_").to_ascii_uppercase())
     }
 
-    /// True if each value has a name.
+    /// True if the setting can have several values, each with its own name.
     #[must_use]
     pub fn is_named(self) -> bool {
         matches!(self.shape(), Shape::Texts | Shape::Scalars | Shape::Secrets) || self == Key::Dir
@@ -535,7 +533,6 @@ pub(crate) fn removed(name: &str) -> Option<&'static str> {
     REMOVED.iter().find(|(removed, _)| *removed == name).map(|(_, advice)| *advice)
 }
 
-/// Returns advice if `name` is the variable of a setting that was removed before 0.1.0.
 pub(super) fn removed_variable(name: &str) -> Option<&'static str> {
     removed(&name.strip_prefix("BATON_")?.to_ascii_lowercase().replace('_', "-"))
 }
@@ -545,7 +542,6 @@ pub(crate) fn renamed(old: &str) -> Option<Key> {
     RENAMED.iter().find(|(name, _)| *name == old).map(|(_, key)| *key)
 }
 
-/// The setting whose variable had this name before 0.1.0, if any.
 pub(super) fn renamed_variable(name: &str) -> Option<Key> {
     let word = name.strip_prefix("BATON_")?.to_ascii_lowercase().replace('_', "-");
     // These settings were renamed, but their variables have kept their names.

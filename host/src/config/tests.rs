@@ -43,7 +43,6 @@ impl Case {
     }
 }
 
-/// Returns the value and the origin of a setting, as the table of `--print-config` shows them.
 fn shown(config: &Config, key: Key) -> (String, String) {
     let row = config.rows.iter().find(|row| row.key == key).unwrap_or_else(|| panic!("no row for {}", key.name()));
     (row.value.clone(), row.origin.show(key).to_string())

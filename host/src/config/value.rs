@@ -51,7 +51,6 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// Parses a timeout, which must not be zero.
 pub(super) fn timeout(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("0 is too short: write a longer duration".to_string()),
@@ -189,7 +188,6 @@ pub(super) fn show_digests(digests: &[Digest]) -> String {
     if digests.is_empty() { "none".to_owned() } else { digests.join(" ") }
 }
 
-/// Parses a list of files, one per line.
 pub(super) fn files(text: &str) -> Result<Vec<PathBuf>, String> {
     Ok(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(PathBuf::from).collect())
 }

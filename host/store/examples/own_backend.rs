@@ -14,7 +14,6 @@ use baton_election::StoreError;
 use baton_store::conformance::suite::{self, Backend, job};
 use baton_store::{Intercept, Interceptor, MemoryStore, Store, StoreAnswer, StoreCall};
 
-/// Counts the calls to a store.
 #[derive(Clone, Default)]
 struct Count(Arc<AtomicU64>);
 
@@ -26,7 +25,6 @@ impl Interceptor<MemoryStore> for Count {
     }
 }
 
-/// Gives the suite access to the store and to the store's clock.
 struct Tested {
     inner: Arc<MemoryStore>,
     count: Count,

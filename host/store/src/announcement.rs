@@ -138,7 +138,7 @@ impl Announcement {
         }
     }
 
-    /// The facts that must survive a deleted record.
+    /// Returns the facts that must survive if the record is deleted.
     #[must_use]
     pub fn recalled(&self) -> Recalled {
         Recalled { term: self.term, progress: self.progress.parse::<Progress>().ok().map(Box::new) }
@@ -169,10 +169,9 @@ impl Announcement {
     }
 }
 
-/// Withdraws the announcement in which a node has published the facts `known`, unless the announcement may be the only
-/// object that contains them. Keeps the announcement if the record cannot be read, does not exist, or contains a lower
-/// term or less progress.
-/// Returns true if the announcement was withdrawn.
+/// Withdraws a node's announcement, unless it may be the only object that contains the facts `known`. Keeps the
+/// announcement if the record cannot be read, does not exist, or contains a lower term or less progress. Returns true
+/// if the announcement was withdrawn.
 ///
 /// # Errors
 /// Returns the errors of the store. If the outcome is unknown, the announcement may have been withdrawn.
@@ -233,7 +232,7 @@ pub async fn withdraw_gone(
     Ok(withdrawn)
 }
 
-/// True unless an announcement may be the only object that contains these facts.
+/// True if the record contains these facts too, or if there are none.
 async fn may_withdraw(leases: &dyn LeaseStore, election: &ElectionName, known: &Recalled) -> bool {
     *known == Recalled::default()
         || matches!(leases.request(election, Op::Read).await, Ok(Reply::Read(read)) if read.covers(known))

@@ -50,7 +50,6 @@ const LEASE_BLOB: &str = "/lease";
 /// The blob's content. It must not be empty, because ranges of an empty blob cannot be requested.
 const CONTENT: &str = "The lease of an election of Baton. Its record is the metadata. Do not delete it.\n";
 
-/// Connect timeout.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 
 /// Timeout for each request, except for requests that transfer a module. The supervisor gives up on lease requests
@@ -60,7 +59,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// Duration after which an unfinished DNS lookup is reported as the reason for a timeout.
 const SLOW_STEP: Duration = Duration::from_millis(500);
 
-/// A blob container.
+/// A store in a blob container of an Azure storage account.
 pub struct AzureStore {
     container: ContainerClient,
     /// A client without a request timeout, for transferring modules: `transfer` sets a timeout that depends on the
@@ -272,7 +271,6 @@ impl LeaseStore for AzureStore {
     }
 }
 
-/// The snapshot of an election's blob, from its properties or from a listing.
 fn snapshot(blob: Blob) -> Result<Snapshot, StoreError> {
     let record = record::decode(blob.metadata.unwrap_or_default()).map_err(StoreError::Misconfigured)?;
     let properties = blob.properties;

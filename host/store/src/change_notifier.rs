@@ -26,11 +26,10 @@ pub struct ChangeNotifier(Arc<Ends>);
 
 #[derive(Debug)]
 struct Ends {
-    /// Number of notifications received so far. After each notification, the subscribers read the store.
+    /// Number of notifications received so far. Each one makes the readers read the store.
     looks: watch::Sender<u64>,
-    /// True while another node notifies this node of changes.
     is_told: watch::Sender<bool>,
-    /// Number of changes that this node has found or made so far. Other nodes should be notified of each change.
+    /// Number of changes that this node has found or made so far. Other nodes must be notified of each change.
     found: watch::Sender<u64>,
     moments: Moments,
 }
@@ -58,7 +57,7 @@ impl ChangeNotifier {
         self.0.looks.send_modify(|looks| *looks += 1);
     }
 
-    /// Sets whether another node, which polls often, notifies this node of changes.
+    /// Sets whether another node that polls often notifies this node of changes.
     pub fn is_told(&self, is_told: bool) {
         self.0.is_told.send_if_modified(|before| std::mem::replace(before, is_told) != is_told);
     }
@@ -90,7 +89,7 @@ pub struct ChangeReader {
 }
 
 impl ChangeReader {
-    /// Returns the time of the next read after a successful read that was answered at `answered`. `usual` is the
+    /// Returns the time of the next read. `answered` is the time at which the last read succeeded. `usual` is the
     /// minimum and maximum interval if no other node reports changes. All readers of a node read at the same moments.
     pub fn next(&mut self, answered: Instant, usual: (Duration, Duration)) -> Instant {
         let window = if *self.is_told.borrow_and_update() { TOLD } else { usual };
@@ -107,8 +106,9 @@ impl ChangeReader {
         }
     }
 
-    /// Waits for a reason to read earlier than planned: a notification, or the news that other nodes have stopped
-    /// reporting changes. Returns the time at which to read. The last read began at `last`. Cancel safe.
+    /// Waits for a reason to read earlier than planned, and returns the time at which to read. The reason is either a
+    /// notification, or that the other nodes have stopped reporting changes. `last` is the time at which the last read
+    /// began. Cancel safe.
     pub async fn reason(&mut self, last: Instant) -> Instant {
         // `self` keeps both senders alive, so `changed` never returns an error.
         let silent = async {

@@ -50,7 +50,7 @@ pub enum GivenUp {
     InDoubt(StoreError),
 }
 
-/// The error for content that cannot be edited.
+/// An error type for stored content that an edit cannot use.
 pub trait Unusable: std::error::Error + 'static {
     /// Advice to the operator for a change whose outcome is unknown.
     const IN_DOUBT: &'static str;

@@ -22,7 +22,6 @@ pub(crate) struct FileEvents {
     heard: watch::Sender<u64>,
 }
 
-/// An inotify instance: the watched files, and the queue of their events.
 pub(crate) struct Watches(OwnedFd);
 
 impl Default for FileEvents {
@@ -32,17 +31,15 @@ impl Default for FileEvents {
 }
 
 impl FileEvents {
-    /// Returns a watch on the number of events received so far.
     pub(crate) fn heard(&self) -> watch::Receiver<u64> {
         self.heard.subscribe()
     }
 
-    /// Returns the inotify instance, or `None` while the system has no more instances.
+    /// Returns `None` while the system has no inotify instances left.
     pub(crate) async fn queue(&self) -> Option<&Arc<AsyncFd<Watches>>> {
         self.queue.get_or_try_init(async || queue().map(Arc::new)).await.ok()
     }
 
-    /// Runs a blocking file system call on another thread.
     pub(crate) async fn ask<T: Default + Send + 'static>(&self, question: impl FnOnce() -> T + Send + 'static) -> T {
         // The thread keeps the permit even if the caller has given up. `acquire_owned` fails only if the semaphore is
         // closed, which never happens.
@@ -94,19 +91,18 @@ impl Watches {
         Ok(Self(inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?))
     }
 
-    /// Watches the file that is now at `path` for these events. Returns the number of the watch. The watch ends when it
-    /// is removed or the file is deleted.
+    /// Returns the number of the watch. The watch belongs to the file that is now at `path`, and ends when it is
+    /// removed or the file is deleted.
     pub(crate) fn add(&self, path: &Path, events: WatchFlags) -> io::Result<i32> {
         Ok(inotify::add_watch(&self.0, path, events)?)
     }
 
-    /// Removes the watch with this number. Does nothing if the file was deleted, because the kernel has already removed
-    /// the watch.
+    /// Does nothing if the file was deleted, because the kernel has then removed the watch.
     pub(crate) fn remove(&self, number: i32) {
         let _ = inotify::remove_watch(&self.0, number);
     }
 
-    /// Drains the queue. Returns true if the queue contained events.
+    /// Returns true if the queue contained events.
     pub(crate) fn have_told(&self) -> bool {
         let mut space = [0; 4096];
         let mut have_told = false;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fstatfs, open, statfs, statx};
 
-/// Returns the type of the file system that contains a file or folder, unless this file system is known to be local to
-/// this machine.
+/// Returns the type of the file system that contains `path`, or `None` if the file system is known to be local to this
+/// machine.
 ///
 /// # Errors
 /// The operating system's error if the path cannot be opened or examined.
@@ -16,7 +16,6 @@ pub fn foreign_file_system(path: &Path) -> io::Result<Option<String>> {
     foreign(open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Like [`foreign_file_system`], but for an open file or folder.
 pub(crate) fn foreign(file: impl AsFd) -> io::Result<Option<String>> {
     // The field's type differs between architectures, but the numbers have 32 bits everywhere.
     let magic = fstatfs(&file)?.f_type as u32;
@@ -46,7 +45,7 @@ fn upper_of(mounts: &str, mount: u64) -> Option<PathBuf> {
     (!upper.contains('\\')).then(|| PathBuf::from(upper))
 }
 
-/// Returns the name of the file system with this magic number, unless it is known to be local.
+/// Returns `None` if the file system with this magic number is known to be local.
 fn unless_local(magic: u32) -> Option<String> {
     if LOCAL.contains(&magic) {
         return None;

@@ -33,8 +33,9 @@ const SEPARATOR: &str = ",\n";
 /// Maximum length of each string, in characters.
 pub const LONGEST_TEXT: usize = 200;
 
-/// Maximum number of terms with higher numbers that may already be in the history when a late report arrives. If there
-/// are more, the report is not late: the store was reset to lower term numbers.
+/// Decides where to insert a reported term. If at most this many terms in the history have a higher number, the report
+/// is late, and is inserted before them. If there are more, the store was reset to lower term numbers, and the report
+/// is appended.
 const LATE: usize = 100;
 
 const UNHEARD: &str = "did not end cleanly: its node was not heard from again";
@@ -110,7 +111,7 @@ impl PastTerm {
     }
 }
 
-/// The latest terms of an election, in order.
+/// The latest terms of an election, earliest first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct History {
     /// The terms.
@@ -126,7 +127,7 @@ pub enum HistoryError {
     /// A later version of Baton wrote the history.
     #[error("the election's history has format {0}, but this version of Baton reads {FORMAT}: update Baton")]
     Format(u64),
-    /// The store cannot be used.
+    /// The store refused a request, or did not answer.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

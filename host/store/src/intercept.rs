@@ -123,7 +123,6 @@ impl<S: Store + ?Sized, F: Interceptor<S>> Intercept<S, F> {
     }
 }
 
-/// Extracts the value of the answer to a call.
 macro_rules! answer {
     ($answer:expr, $variant:pat => $value:expr) => {
         match $answer? {

@@ -117,7 +117,6 @@ impl Lease {
         Ok(())
     }
 
-    /// Replaces the holder's id, and renews the lease under the new id.
     fn reclaim(&mut self, from: LeaseId, id: LeaseId, elapsed: Duration) -> Result<(), StoreError> {
         // This client already holds the lease. The answer to an earlier request must have been lost.
         if self.holder == Some(id) {

@@ -103,8 +103,8 @@ pub trait LeaseStore: Send + Sync {
     /// The shortest and the longest lease that the store supports.
     fn lease_range(&self) -> (Duration, Duration);
 
-    /// Human-readable description of a slow step, such as a DNS lookup, for which requests are currently waiting, if
-    /// there is one. The step may outlive a request.
+    /// Describes the step for which requests are currently waiting, such as a DNS lookup. `None` if no step is slow.
+    /// The step may outlive a request.
     fn slow_step(&self) -> Option<String> {
         None
     }
@@ -183,7 +183,6 @@ fn opened(store: Result<AzureStore, azure::CredentialError>) -> Result<Arc<dyn S
     store.map(|store| Arc::new(store) as Arc<dyn Store>).map_err(|error| error.to_string())
 }
 
-/// Refuses a lease length that a store does not support.
 fn check_length(
     length: Duration,
     (shortest, longest): (Duration, Duration),

@@ -11,13 +11,11 @@ use baton_base::jitter::doubled;
 const TRY: Duration = Duration::from_secs(4);
 /// The first and the longest wait between attempts. Each wait is twice as long as the previous one, up to the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// Number of failed attempts after which a request is not retried.
 const TRIES: u32 = 10;
 /// Age after which an edit is not retried. Commands wait 10 s for an answer. With this limit, an edit usually ends
 /// earlier, so the user sees the store's error instead of a timeout.
 const LONGEST_EDIT: Duration = Duration::from_secs(5);
 
-/// Makes one attempt. If the attempt exceeds its timeout, returns [`StoreError::Unknown`].
 pub(crate) async fn tried<T>(request: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
     timeout(TRY, request).await.unwrap_or_else(|_| Err(StoreError::Unknown(format!("no response within {TRY:?}"))))
 }
@@ -34,7 +32,7 @@ impl<'a> RetryPacer<'a> {
         Self { begun: Instant::now(), tries: 0, tell }
     }
 
-    /// Waits before the next attempt. Returns an error if there should be no further attempt.
+    /// Waits before the next attempt. Returns an error after [`TRIES`] attempts.
     pub async fn wait(&mut self, error: &StoreError) -> Result<(), String> {
         if self.tries == 0 {
             (self.tell)(error);
@@ -44,8 +42,8 @@ impl<'a> RetryPacer<'a> {
         if self.tries >= TRIES { Err(error.to_string()) } else { Ok(()) }
     }
 
-    /// Waits before the next attempt of an edit. Returns the error if there should be no further attempt, for example
-    /// because an operator must first create the store or give this host access.
+    /// Waits before the next attempt of an edit. Returns the error after [`LONGEST_EDIT`], after [`TRIES`] attempts, or
+    /// if only an operator can fix the problem, for example because the store does not exist.
     pub async fn wait_to_edit(&mut self, error: StoreError) -> Result<(), StoreError> {
         let is_late = self.begun.elapsed() >= LONGEST_EDIT;
         let given_up = is_late || matches!(error, StoreError::Misconfigured(_)) || self.wait(&error).await.is_err();

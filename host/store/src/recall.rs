@@ -23,7 +23,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// Returns the facts in an announcement. They are missing if the node has seen no term or announces none.
+/// Returns the facts in an announcement, or no facts if the announcement cannot be decoded.
 pub(super) fn announced(content: &[u8]) -> Recalled {
     Announcement::decode(content).map_or_else(Recalled::default, |said| said.recalled())
 }

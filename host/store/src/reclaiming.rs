@@ -34,7 +34,6 @@ use crate::{LeaseStore, StoreUrl};
 
 const DISK_WITHIN: Duration = Duration::from_millis(100);
 
-/// Wraps a store and reclaims leases in it.
 pub(crate) struct Reclaiming {
     store: Arc<dyn LeaseStore>,
     /// `None` if the boot id is unknown.
@@ -54,7 +53,7 @@ struct ReclaimState {
     /// The incarnation in the record, if it has left no usable note. The incarnation cannot write a note later, because
     /// a host writes its note before its record.
     without_note: Option<String>,
-    /// The dead holder's note.
+    /// The dead holder's note, as found by the last read of the lease.
     found: Option<Note>,
     /// The dead holder's note, which this host has taken. Set from the reclaim until this host has written its term.
     taken: Option<Taken>,
@@ -103,7 +102,6 @@ impl Reclaiming {
         self.notes.as_ref().is_some_and(|notes| notes.is_own(incarnation))
     }
 
-    /// Returns the snapshot, with a corrected lease state if the holder is a dead host on this machine.
     async fn judged(&self, election: &ElectionName, read: Snapshot) -> Snapshot {
         let Snapshot::Object { lease, version, record: Some(record) } = read else {
             self.deaths.holds(election, None);
@@ -156,7 +154,6 @@ impl Reclaiming {
         lease
     }
 
-    /// Writes a note with the id under which this host requests a lease.
     async fn note(&self, election: &ElectionName, id: LeaseId) {
         if self.known(election, |known| known.noted == Some(id)) {
             return;

@@ -192,8 +192,8 @@ impl SqliteStore {
         Arc::clone(&self.shared.module_lane)
     }
 
-    /// Returns the lane that the announcements of all elections share. A lane limits the number of concurrent requests:
-    /// a host reads many announcements at once, and these reads must not delay lease requests.
+    /// All elections' announcements share a lane. A host reads many announcements at once, and these reads must not
+    /// delay lease requests.
     fn announcement_lane(&self) -> Arc<Semaphore> {
         Arc::clone(&self.shared.announcement_lane)
     }
@@ -302,7 +302,6 @@ struct Databases {
     announcement_lane: Arc<Semaphore>,
 }
 
-/// The lock files by which hosts detect that another host has exited.
 struct Witness {
     own: Arc<LockFile>,
     deaths: Deaths,
@@ -354,9 +353,9 @@ impl Databases {
         Ok(answer)
     }
 
-    /// Returns the lease id and the lock file to write in the holder's note, if `op` writes the record of this host's
-    /// own term. The note says that this incarnation holds the lease. A holder that is still waiting for another
-    /// instance to end has not begun a term, so it writes no note.
+    /// If `op` writes the record of this host's own term, returns the lease id and the lock file for the note about the
+    /// holder. A holder that is still waiting for another instance to end has not begun a term, so there is no note
+    /// yet.
     fn noted_for(&self, op: &Op) -> Option<(LeaseId, &LockFileId)> {
         let place = self.witness.as_ref()?.own.place();
         match op {
@@ -384,7 +383,6 @@ impl Databases {
         }
     }
 
-    /// Adds the term in the state and the facts in the announcements.
     fn recall(&self, election: &ElectionName, recalled: &mut Recalled) -> Result<(), StoreError> {
         let state = self.states.transact(Intent::Read, |db| objects::state_head(db, election).map(Ok))?;
         let announced = self.announcements.all(election, LONGEST_ANNOUNCEMENT)?;
@@ -453,12 +451,11 @@ impl Databases {
     }
 }
 
-/// Parses the stored names of elections. Skips names that Baton could not have written.
+/// Skips names that Baton could not have written.
 fn elections(names: impl Iterator<Item = rusqlite::Result<String>>) -> rusqlite::Result<Vec<ElectionName>> {
     names.filter_map(|name| name.map(|name| ElectionName::new(&name).ok()).transpose()).collect()
 }
 
-/// Returns a version that has never been used before.
 fn new_version() -> Result<Version, StoreError> {
     let mut bits = [0; 16];
     getrandom::fill(&mut bits).map_err(|error| {

@@ -82,7 +82,7 @@ pub struct Request {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Ask {
-    /// This run of a node stops leading, and is ineligible for a while.
+    /// The given run of a node stops leading, and is ineligible for a while.
     StepDown {
         /// The node's id.
         node: String,
@@ -91,7 +91,7 @@ pub enum Ask {
         /// Duration in seconds.
         for_s: u64,
     },
-    /// All other nodes are ineligible until this run of a node has had its chance to lead.
+    /// All other nodes are ineligible until the given run of a node has had its chance to lead.
     Transfer {
         /// The node's id.
         node: String,

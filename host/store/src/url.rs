@@ -13,7 +13,6 @@ const SQLITE: &str = "sqlite:";
 pub const SQLITE_LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 /// The shortest and the longest lease that Azure allows.
 pub const AZURE_LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(60));
-/// Default address of the emulator.
 const AZURITE_ADDRESS: &str = "127.0.0.1:10000";
 
 /// The URL of a store. It contains no secrets: credentials come from the environment.
@@ -151,7 +150,6 @@ fn redacted(store: &str) -> String {
     body + &hidden
 }
 
-/// Hides the value of a pair in a connection string, unless the value is known to be harmless.
 fn redact_pair(pair: &str) -> String {
     const HARMLESS: [&str; 5] =
         ["AccountName", "DefaultEndpointsProtocol", "EndpointSuffix", "BlobEndpoint", "UseDevelopmentStorage"];

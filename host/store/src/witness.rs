@@ -196,7 +196,7 @@ pub fn has_ended(folder: &Path, incarnation: &str) -> bool {
     look().unwrap_or(false)
 }
 
-/// Removes the lock files of dead incarnations, unless they are still needed. Skips files that cannot be removed.
+/// Skips files that cannot be removed.
 pub(crate) fn tidy_up(folder: &Path, is_needed: impl Fn(&str) -> bool) -> io::Result<()> {
     let folder = open_folder(folder)?;
     for entry in Dir::read_from(&folder)?.take(TIDIED) {
@@ -231,7 +231,7 @@ fn open_lock_file(folder: &OwnedFd, incarnation: &str) -> io::Result<(OwnedFd, S
     open_plain(folder, incarnation, OFlags::RDONLY)
 }
 
-/// Opens a regular file without following links.
+/// Refuses links, and anything else but a regular file.
 fn open_plain(folder: &OwnedFd, name: &str, how: OFlags) -> io::Result<(OwnedFd, Stat)> {
     let flags = how | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = openat(folder, name, flags, Mode::RUSR | Mode::WUSR)?;
@@ -258,8 +258,8 @@ fn is_unlocked(file: BorrowedFd<'_>) -> io::Result<bool> {
     lock(file, libc::F_RDLCK, 0, 0)
 }
 
-/// Locks a range of a file on behalf of its open file description, without waiting. Returns false if there is a
-/// conflicting lock.
+/// Locks a range of the file for its open file description. Does not wait: returns false if there is a conflicting
+/// lock.
 fn lock(file: BorrowedFd<'_>, kind: libc::c_int, from: i64, length: i64) -> io::Result<bool> {
     let wanted = wanted(kind, from, length)?;
     // SAFETY: `file` is open and `wanted` is a valid `flock` until the call returns. `F_OFD_SETLK` only reads `wanted`.

@@ -43,13 +43,11 @@ fn body_json(answer: &Answer) -> Value {
     serde_json::from_str(&answer.body).unwrap_or_else(|_| panic!("no JSON: {answer:?}"))
 }
 
-/// Returns the name of a metric's sample for this fleet's election, with additional labels.
 fn series(name: &str, labels: &str) -> String {
     let comma = if labels.is_empty() { "" } else { "," };
     format!("{name}{{election=\"{ELECTION}\"{comma}{labels}}}")
 }
 
-/// Scrapes the metrics until the sample's value passes the test. Returns the value.
 fn scraped(at: Endpoint, name: &str, test: impl Fn(f64) -> bool) -> f64 {
     until(&format!("{name} to change"), || {
         let value = sample(&at.ask("/metrics").body, name);
@@ -57,7 +55,6 @@ fn scraped(at: Endpoint, name: &str, test: impl Fn(f64) -> bool) -> f64 {
     })
 }
 
-/// Scrapes the metrics until the sample exists and is 1.
 fn becomes_one(at: Endpoint, name: &str) {
     until(&format!("{name} to be 1"), || {
         let page = at.ask("/metrics").body;
@@ -275,8 +272,8 @@ fn commits_are_counted_over_all_instances() {
     scraped(at, &commits, |commits| commits > after_end);
 }
 
-/// Starts a host whose coordinator has effects of all kinds, and waits until an effect of each kind has passed the
-/// gate. Returns the host and the server that receives the requests.
+/// Waits until an effect of each kind has passed the gate. The returned server receives the coordinator's HTTP
+/// requests.
 fn start_with_effects(fleet: &Fleet) -> (Node, Server) {
     let server = Server::start(|_| Reply::Answer("200 OK".to_owned(), String::new()));
     let folder = fleet.home.path().join("data");
@@ -302,8 +299,8 @@ fn effects(kind: &str, result: &str) -> String {
     series("baton_effects_total", &format!("kind=\"{kind}\",result=\"{result}\""))
 }
 
-/// Freezes the threads that would end the instance, both in the host and in the runners. Only the gate is then left to
-/// stop the instance's effects.
+/// Freezes the threads that would end the instance, both in the host and in the runners. Then only the gate can stop
+/// the instance's effects.
 #[test]
 fn effects_after_deadline_are_counted_as_refused() {
     let fleet = Fleet::new(Store::sqlite());
@@ -398,8 +395,8 @@ fn host_is_not_live_when_control_threads_hang() {
     freeze(&beta, "control");
     let supervisor = format!("the supervisor of {ELECTION} has made no progress for ");
     let names = ["the control runtime has made no progress for ", &supervisor];
-    // Each thread's delay is measured from the last time that the thread made progress. So the probe may name one of
-    // the two threads up to a second before the other.
+    // The control runtime and the supervisor may have made their last progress at different times. So `/livez` may name
+    // one of them up to a second before the other.
     until("/livez to name both", || {
         let answer = at.ask_until("/livez", 503);
         let lines: Vec<&str> = answer.body.lines().collect();
@@ -444,8 +441,8 @@ fn hung_leader_is_not_reported_after_its_deadline() {
     let at = Endpoint::of(&alpha);
     let path = format!("/leader/{ELECTION}");
     at.ask_until(&path, 200);
-    // The host cannot renew its lease, so it ends itself soon after the deadline. Until then, the loop below sends
-    // requests.
+    // The host can no longer renew its lease, so it ends itself soon after the deadline. The loop sends requests until
+    // then.
     freeze(&alpha, "control");
     let mut last = 200;
     while let Ok(mut stream) = TcpStream::connect(at.0) {
@@ -518,7 +515,6 @@ fn probes_are_answered_despite_held_connections_and_garbage() {
             2 => b"",
             _ => b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\nx",
         };
-        // Ignores errors, because the host may have closed the connection.
         let _ = stream.write_all(sent);
         held.push(stream);
         if held.len() > 500 {
@@ -619,7 +615,6 @@ fn tls(at: Endpoint, request: &str) -> String {
     tls_to(at, &authority, request).expect("the certificate is trusted")
 }
 
-/// Sends a request over TLS to an endpoint whose certificate the CA `authority` has signed. Returns the answer.
 pub fn tls_to(at: Endpoint, authority: &Path, request: &str) -> io::Result<String> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(authority).expect("a certificate")).expect("an authority");

@@ -19,7 +19,6 @@ fn programs() -> [PathBuf; 2] {
     [guests::program(), guests::program_for_preview1()]
 }
 
-/// Prepares a node that runs `module`. The environment variable `BEHAVIOUR` selects what the module does.
 fn launch(fleet: &Fleet, module: &Path, behaviour: &str) -> Launch {
     Launch::run("alpha", fleet.home.path(), &fleet.journal)
         .arg(module)
@@ -30,7 +29,7 @@ fn launch(fleet: &Fleet, module: &Path, behaviour: &str) -> Launch {
         .flag("--env", format!("BEHAVIOUR={behaviour}"))
 }
 
-/// Runs the module until its first instance has ended. Returns the fleet, the printed lines and the `ended` event.
+/// Returns the fleet, the printed lines and the `ended` event of the first instance.
 fn first_run(module: &Path, behaviour: &str) -> (Fleet, Vec<String>, Event) {
     let fleet = Fleet::new(Store::sqlite());
     let mut node = launch(&fleet, module, behaviour).flag("--env", "BATON_TERM=77").flag("--grace", "300ms").start();
@@ -242,7 +241,6 @@ fn component_with_both_exports_runs_as_coordinator() {
     assert!(ended.text("message").contains("TASK"), "{ended:?}");
 }
 
-/// Checks that `check` and `run` refuse the core module `text`, and that their errors contain all of `says`.
 #[track_caller]
 fn refused(text: &str, says: &[&str]) {
     let folder = tempfile::tempdir().expect("a folder");

@@ -7,13 +7,11 @@ use crate::fleet::{ELECTION, Fleet};
 use crate::node::{Event, Finished, Node, baton, finish};
 use crate::store::Store;
 
-/// The store's URL, which names the account and the container.
 const ACCOUNT: &str = "azure://devstoreaccount1/fleet";
 const CONNECTION_STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 /// The emulator's well-known key.
 const KEY: &str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// Starts a node that reaches the fleet's store with a connection string.
 fn node(fleet: &Fleet, name: &str, connection_string: &str) -> Node {
     fleet.launch_with(name, &[("--store", ACCOUNT)]).env(CONNECTION_STRING, connection_string).start()
 }
@@ -52,7 +50,6 @@ fn enough() -> BlobSasPermissions {
     BlobSasPermissions { read: true, write: true, create: true, add: true, list: true, ..Default::default() }
 }
 
-/// Words that the error message contains when access to the container is denied.
 const FORBIDDEN: [&str; 3] = ["AuthorizationPermissionMismatch", "container fleet", "the rights"];
 
 #[test]

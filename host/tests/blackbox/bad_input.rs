@@ -29,7 +29,6 @@ fn run(module: &Path, args: &[&str]) -> Finished {
     finish(command)
 }
 
-/// Checks that the command reported an invalid configuration, with an error that contains all of `says`.
 #[track_caller]
 fn refused(finished: &Finished, says: &[&str]) {
     assert_eq!(finished.code, Some(2), "a wrong configuration exits with 2: {finished:?}");
@@ -44,7 +43,6 @@ fn has_error(finished: &Finished, says: &[&str]) {
     }
 }
 
-/// Checks that `run` and `check` both refuse the module, and that their errors contain all of `says`.
 #[track_caller]
 fn unfit(module: &Path, says: &[&str]) {
     refused(&run(module, &[]), says);
@@ -60,7 +58,6 @@ fn unfit(module: &Path, says: &[&str]) {
     }
 }
 
-/// Checks that a host reports a problem with its store and keeps running.
 fn stays_and_says(node: &mut Node, says: &[&str]) {
     node.event(&format!("a complaint with {says:?}"), |event| {
         ["WARN", "ERROR"].contains(&event.text("level").to_uppercase().as_str())

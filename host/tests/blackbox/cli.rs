@@ -5,8 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-/// Runs `baton` in `folder`, which is also the home folder. The command inherits no environment variables from the
-/// test.
+/// The command inherits no environment variables from the test. `folder` is also its home folder.
 fn baton(folder: &Path, variables: &[(&str, &str)], arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_baton"))
         .args(arguments)
@@ -35,7 +34,6 @@ fn stderr(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).unwrap()
 }
 
-/// Checks that the command exited with status 2, and printed one line to stderr and nothing to stdout.
 fn assert_wrong(output: &Output, error: &str) {
     assert_eq!(stderr(output), format!("error: wrong configuration: {error}\n"));
     assert_eq!(output.status.code(), Some(2));

@@ -12,7 +12,7 @@ use crate::modules;
 use crate::node::{Journal, Launch, baton, finish, until};
 use crate::store::Store;
 
-/// The keys of each election's row in `baton status --output=json`. All keys are always present.
+/// All keys are always present in an election's row of `baton status --output=json`.
 const KEYS: [&str; 12] = [
     "election",
     "lease",
@@ -313,7 +313,6 @@ fn check_accepts_module_and_reports_its_contents() {
     }
     let imports = report["imports"].as_array().expect("imports");
     assert!(imports.iter().all(|import| keys(import) == "granted name needs"), "{json:?}");
-    // The text output must also name each import and export.
     let named = imports.iter().chain(report["exports"].as_array().expect("exports"));
     for name in named.filter_map(|one| one["name"].as_str().or(one.as_str())) {
         assert!(text.stdout.contains(name), "{name} is missing: {text:?}");

@@ -16,7 +16,6 @@ fn fleet(guest: Guest) -> Fleet {
     Fleet::new(Store::sqlite()).with(guest)
 }
 
-/// Waits until the guest prints a line of its configuration that contains all of `words`.
 fn config_line(fleet: &Fleet, words: &[&str]) -> Event {
     fleet.beat(&format!("a line with {words:?}"), |event| words.iter().all(|word| event.text("line").contains(word)))
 }

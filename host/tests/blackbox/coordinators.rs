@@ -14,19 +14,17 @@ use crate::store::Store;
 /// The number of lines that a coordinator must print while the other coordinator runs.
 const BEATS: usize = 150;
 
-/// Returns a coordinator's table for the configuration file.
 pub fn table(name: &str, guest: Guest) -> String {
     let env = guest.env().map(|(key, value)| format!("{key} = {value:?}")).join(", ");
     format!("[coordinators.{name}]\nmodule = {:?}\nenv = {{ {env} }}\n", guest.module())
 }
 
-/// Checks that a coordinator keeps printing lines in one term while `other` runs in the same host.
 fn beats_beside(other: Guest) {
     beats_beside_table(&table("other", other), |launch| launch, |event| event.name == "started");
 }
 
-/// Checks that a coordinator keeps printing lines in one term while a coordinator with the table `other` runs in the
-/// same host. Waits for an event of the other coordinator that passes `did`. Returns the host's log.
+/// Runs the coordinator `beats` and the coordinator with the table `other` in one host. Checks that `beats` prints at
+/// least `BEATS` lines in one term. Waits for an event of the other coordinator that passes `did`.
 fn beats_beside_table(other: &str, starts: impl FnOnce(Launch) -> Launch, did: impl Fn(&Event) -> bool) -> Journal {
     let store = Store::sqlite();
     let home = tempfile::tempdir().expect("a folder");
@@ -204,14 +202,13 @@ fn each_runner_has_memory_limit_in_delegated_control_group() {
     assert_eq!(node.terminate().code(), Some(0));
 }
 
-/// A control group of this test. See cgroups(7).
 struct ControlGroup(PathBuf);
 
 impl ControlGroup {
     /// Creates a group with a memory limit in bytes. If this process lacks the permission, reports the test as skipped
     /// and returns `None`.
     fn with_memory(bytes: u64) -> Option<Self> {
-        // Tries version 1 of control groups, then version 2.
+        // Version 1 of control groups, then version 2.
         for (root, limit) in [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")] {
             let group = Self(Path::new(root).join(format!("baton-{}", std::process::id())));
             // Removes the group of an earlier test process that had the same id and was killed.
@@ -248,12 +245,10 @@ impl ControlGroup {
         None
     }
 
-    /// Returns a shell command that moves the shell into the group.
     fn enter(&self) -> String {
         format!("echo $$ > {}/cgroup.procs", self.0.display())
     }
 
-    /// Returns how often the kernel has killed a process of the group because the group ran out of memory.
     fn kills(&self) -> u64 {
         let events = ["memory.oom_control", "memory.events"].map(|file| fs::read_to_string(self.0.join(file)));
         let text: String = events.into_iter().flatten().collect();

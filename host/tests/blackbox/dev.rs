@@ -35,8 +35,7 @@ impl Project {
         self.home.path().join("project").join(name)
     }
 
-    /// Changes the input of the build, so that the next build makes a different module: a guest with a different custom
-    /// section.
+    /// Makes the next build produce a different module: the same guest with a different custom section.
     fn write(&self, version: &str) {
         // Writes another file and renames it. The rename is atomic, so no build can read a half-written section.
         let hidden = self.home.path().join("section");
@@ -54,13 +53,11 @@ impl Project {
         Launch::of("dev", command, &self.journal).start()
     }
 
-    /// Waits for the `count`th event with this name.
     fn event(&self, name: &str, count: usize) -> Event {
         let found = |events: &[Event]| events.iter().filter(|event| event.name == name).nth(count - 1).cloned();
         self.journal.wait(&format!("event {count} called {name}"), found)
     }
 
-    /// Waits for a beat after an event, in any term.
     fn beat_after(&self, event: &Event) -> Event {
         let later =
             |other: &Event| other.name == "output" && other.ts > event.ts && other.text("line").contains("beat");
@@ -156,7 +153,7 @@ fn running_build_ends_with_dev() {
     until("the build's end", || if runs(child) { Err(child) } else { Ok(()) });
 }
 
-/// True if the process is running. A process that has exited but has not been reaped does not count as running.
+/// A process that has exited but has not been reaped does not count as running.
 fn runs(pid: u32) -> bool {
     let stat = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))

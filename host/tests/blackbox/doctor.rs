@@ -19,8 +19,7 @@ fn finding<'a>(diagnosis: &'a Value, check: &str) -> &'a Value {
     findings.iter().find(|finding| finding["check"] == check).unwrap_or_else(|| panic!("no {check}: {diagnosis:#}"))
 }
 
-/// Parses the JSON output, and checks the exit status. Ignores the finding that the store is slow, because the machine
-/// may be busy.
+/// Ignores the finding that the store is slow, because the machine may be busy.
 #[track_caller]
 fn diagnosis(finished: &Finished, code: i32) -> Value {
     let diagnosis: Value =
@@ -49,7 +48,6 @@ fn doctor_tests_store_without_disturbing_election(fleet: Fleet) {
     }
     let expired = finding(&diagnosis, "lease-expired")["found"].as_str().expect("a text");
     assert_eq!(expired.contains("emulator"), !fleet.store.is_sqlite(), "{expired}");
-    // The doctor has removed its own election.
     let all = fleet.command(&["status", "--output=json"]).json();
     assert_eq!(all.as_array().map(Vec::len), Some(1), "{all:#}");
     assert_eq!((&all[0]["election"], &all[0]["term"]), (&ELECTION.into(), &term.into()), "{all:#}");

@@ -48,7 +48,6 @@ fn bearer() -> String {
     format!("Authorization: Bearer {TOKEN}\r\n")
 }
 
-/// Decodes the body of a chunked answer.
 fn list(answer: &Answer) -> Vec<Value> {
     assert_eq!(answer.status, 200, "{answer:?}");
     let mut rest = answer.body.as_bytes();
@@ -67,7 +66,7 @@ fn list(answer: &Answer) -> Vec<Value> {
 struct Stream(BufReader<TcpStream>);
 
 impl Stream {
-    /// Opens a stream. Retries, because a host with many clients may close the connection.
+    /// Retries, because a host with many clients may close the connection.
     fn open(at: Endpoint, path: &str, headers: &str) -> Self {
         let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n{headers}\r\n");
         until("a stream", || {
@@ -81,7 +80,6 @@ impl Stream {
         })
     }
 
-    /// Reads the next line. Returns `None` at the end of the stream.
     fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         match self.0.read_line(&mut line) {
@@ -90,7 +88,6 @@ impl Stream {
         }
     }
 
-    /// Reads the next entry and its id.
     fn entry(&mut self) -> (String, Value) {
         let mut id = String::new();
         loop {
@@ -104,7 +101,6 @@ impl Stream {
     }
 }
 
-/// A running `baton` command, and its output so far.
 struct Follower {
     process: Child,
     stdout: Arc<Mutex<Vec<String>>>,
@@ -153,7 +149,6 @@ impl Drop for Follower {
     }
 }
 
-/// Returns a string that identifies a line.
 fn identity(line: &Value) -> String {
     format!("{} {} {} {} {}", line["ts"], line["node"], line["event"], line["term"], line["line"])
 }

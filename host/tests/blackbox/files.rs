@@ -21,7 +21,7 @@ fn fleet() -> Fleet {
     Fleet::new(Store::sqlite()).with(Guest::UsesFiles)
 }
 
-/// Starts a leader whose guest runs `script`. The guest sees `folder` at the path `place`.
+/// The guest sees `folder` at the path `place`.
 fn start(fleet: &Fleet, folder: &Path, place: &str, script: &[&str]) -> Node {
     start_with_lease(fleet, fleet.lease(), folder, place, script)
 }
@@ -36,7 +36,7 @@ fn start_with_lease(fleet: &Fleet, lease: Duration, folder: &Path, place: &str, 
     fleet.launch_with("alpha", &flags).start()
 }
 
-/// Waits for the answer to each call, and checks that it begins with `expected`.
+/// `calls` pairs each call with the text that its answer must begin with.
 #[track_caller]
 fn check_answers(fleet: &Fleet, calls: &[(&str, &str)]) {
     for (call, expected) in calls {
@@ -206,7 +206,7 @@ fn folder_is_opened_again_for_each_term() {
 
 // ---- calls that hang ----
 
-/// Makes a folder with a named pipe that has no reader. Opening the pipe for writing blocks.
+/// The pipe has no reader, so a guest that opens the pipe for writing blocks.
 fn folder_with_pipe() -> TempDir {
     let folder = folder();
     let made = Command::new("mkfifo").arg(folder.path().join("granted/pipe")).status().expect("mkfifo runs");
@@ -214,7 +214,6 @@ fn folder_with_pipe() -> TempDir {
     folder
 }
 
-/// Waits until a thread of a runner blocks while it opens the pipe.
 fn wait_for_blocked_call(node: &Node) {
     crate::node::until("a call that blocks", || {
         let tasks = |runner| fs::read_dir(format!("/proc/{runner}/task")).into_iter().flatten().flatten();

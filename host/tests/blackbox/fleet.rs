@@ -14,9 +14,7 @@ use crate::store::Store;
 pub const ELECTION: &str = "fleet";
 
 pub struct Fleet {
-    /// The store. The test can cut it off, or change it as another client would.
     pub store: Store,
-    /// The logs of all nodes.
     pub journal: Journal,
     /// The home and working folder of all nodes.
     pub home: TempDir,
@@ -27,7 +25,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Creates a fleet on a store, with a guest that prints a beat every few milliseconds.
+    /// The nodes' guest prints a beat every few milliseconds.
     pub fn new(store: Store) -> Self {
         let home = tempfile::tempdir().expect("a folder");
         Self { store, journal: Journal::default(), home, guest: Guest::Beats, has_witness: true }
@@ -51,17 +49,17 @@ impl Fleet {
         self
     }
 
-    /// Prepares a node.
     pub fn launch(&self, name: &str) -> Launch {
         self.launch_with(name, &[])
     }
 
-    /// Prepares a node. The values in `flags` override the defaults.
+    /// The values in `flags` override the defaults.
     pub fn launch_with(&self, name: &str, flags: &[(&str, &str)]) -> Launch {
         self.launch_from(name, self.guest.module(), flags)
     }
 
-    /// Prepares a node that gets its modules from `source`. The values in `flags` override the defaults.
+    /// `source` is the positional argument of `baton run`: a module file or a URL such as `store://fleet`. The values
+    /// in `flags` override the defaults.
     pub fn launch_from(&self, name: &str, source: impl AsRef<OsStr>, flags: &[(&str, &str)]) -> Launch {
         let (store, lease) = (self.store.url(), format!("{}s", self.store.lease().as_secs()));
         let usual = [
@@ -87,19 +85,19 @@ impl Fleet {
         self.launch(name).start()
     }
 
-    /// Starts a node, waits until its instance runs, and returns the node and the term.
+    /// Waits until the node's instance runs. Returns the node and its term.
     pub fn leader(&self, name: &str) -> (Node, u64) {
         let node = self.node(name);
         let term = self.beat_above(0).term;
         (node, term)
     }
 
-    /// Starts a node, and waits until it has read from the store that `leader` leads.
+    /// Waits until the node has read from the store that `leader` leads.
     pub fn standby(&self, name: &str, leader: &Node) -> Node {
         self.standby_with(name, leader, &[])
     }
 
-    /// Like [`Self::standby`]. The values in `flags` override the defaults.
+    /// The values in `flags` override the defaults.
     pub fn standby_with(&self, name: &str, leader: &Node, flags: &[(&str, &str)]) -> Node {
         let node = self.launch_with(name, flags).start();
         let knows = |event: &Event| event.name == "standby" && event.text("reason").contains(&leader.name);
@@ -107,12 +105,10 @@ impl Fleet {
         node
     }
 
-    /// Waits for a line of output in a term above `above`.
     pub fn beat_above(&self, above: u64) -> Event {
         self.beat(&format!("a beat above term {above}"), |event| event.term > above)
     }
 
-    /// Waits for a line of output that passes `test`.
     pub fn beat(&self, what: &str, mut test: impl FnMut(&Event) -> bool) -> Event {
         self.journal.event(what, |event| event.name == "output" && test(event))
     }
@@ -121,20 +117,18 @@ impl Fleet {
         finish(self.baton(args))
     }
 
-    /// Prepares the command `baton ARGS` with this fleet's store.
     pub fn baton(&self, args: &[&str]) -> Command {
         let mut command = baton(self.home.path());
         command.args(args).arg("--store").arg(self.store.url());
         command
     }
 
-    /// Returns the election's row in `baton status`.
     pub fn status(&self) -> Value {
         let finished = self.command(&["status", ELECTION, "--output=json"]);
         row(&finished).unwrap_or_else(|| panic!("no row of the election: {finished:?}"))
     }
 
-    /// Polls the status until it passes `test`. The election need not exist yet.
+    /// The election need not exist yet.
     pub fn status_until(&self, what: &str, test: impl Fn(&Value) -> bool) -> Value {
         until(what, || {
             let finished = self.command(&["status", ELECTION, "--output=json"]);
@@ -161,7 +155,6 @@ impl Fleet {
     }
 }
 
-/// Returns the row that `baton status ELECTION --output=json` printed, if it printed exactly one.
 fn row(finished: &Finished) -> Option<Value> {
     // Exit status 3 means that no node leads.
     if ![Some(0), Some(3)].contains(&finished.code) {
@@ -217,7 +210,7 @@ fn release_last(events: &[Event]) -> Checked {
     Ok(())
 }
 
-/// Checks that no host panicked. Ignores the guests' output, because a guest is allowed to panic.
+/// Ignores the guests' output, because a guest is allowed to panic.
 fn nothing_panicked(events: &[Event]) -> Checked {
     match events.iter().find(|event| event.name != "output" && event.raw.contains("panicked")) {
         Some(event) => Err(format!("a host panicked: {event:?}")),

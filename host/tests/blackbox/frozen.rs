@@ -6,7 +6,6 @@ use std::sync::mpsc;
 
 use crate::node::{Node, until};
 
-/// Stops every thread called `name` in the host until the host's process ends.
 pub fn freeze(node: &Node, name: &str) {
     freeze_in(node.pid(), name);
 }
@@ -77,13 +76,13 @@ pub fn wait_until_log_blocks(node: &Node, name: &str) {
     });
 }
 
-/// Returns the number of the system call in which a thread waits, or `running`.
+/// The number of the system call in which the thread waits, or `running`.
 fn call_of(process: u32, thread: i32) -> String {
     let call = fs::read_to_string(format!("/proc/{process}/task/{thread}/syscall")).unwrap_or_default();
     call.split_whitespace().next().unwrap_or_default().to_owned()
 }
 
-/// Returns the ids of the threads called `name` in a process. The list is empty if the process has ended.
+/// Returns no ids if the process has ended.
 fn threads_named(process: u32, name: &str) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{process}/task"));
     tasks
@@ -97,17 +96,16 @@ fn threads_named(process: u32, name: &str) -> Vec<i32> {
         .collect()
 }
 
-/// Attaches to a thread. Returns false if the thread has ended.
+/// Returns false if the thread has ended.
 fn seize(thread: i32) -> bool {
     ptrace(libc::PTRACE_SEIZE, thread)
 }
 
-/// Stops a thread. Returns false if the thread has ended.
 fn stop(thread: i32) -> bool {
     ptrace(libc::PTRACE_INTERRUPT, thread) && wait(thread).is_some_and(|status| libc::WIFSTOPPED(status))
 }
 
-/// Makes a ptrace request. Returns false if the thread has ended.
+/// Returns false if the thread has ended.
 fn ptrace(request: libc::c_uint, thread: i32) -> bool {
     // SAFETY: the requests that this file makes ignore the address and the data or take them as numbers, so the call
     // accesses no memory of this process.
@@ -117,7 +115,7 @@ fn ptrace(request: libc::c_uint, thread: i32) -> bool {
     result == 0
 }
 
-/// Waits for the next status of a traced thread. Returns `None` if the thread no longer exists.
+/// Returns `None` if the thread no longer exists.
 fn wait(thread: i32) -> Option<i32> {
     let mut status = 0;
     // SAFETY: `status` is a valid local variable that outlives the call.

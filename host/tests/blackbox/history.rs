@@ -24,7 +24,7 @@ scenarios! {
     ],
 }
 
-/// Polls the history until it passes the test, and returns it with the newest term first.
+/// Returns the newest term first.
 fn history(fleet: &Fleet, what: &str, test: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     until(what, || {
         let finished = fleet.command(&["history", ELECTION, "--output=json", "--limit", "2000"]);
@@ -56,12 +56,11 @@ fn could_not_record(event: &Event) -> bool {
     event.name == "error" && event.text("error").contains("the next leader closes that term")
 }
 
-/// Checks that the time in the row's `field` lies between `before` and the time of the event. Returns that time.
 #[track_caller]
 fn assert_between(before: OffsetDateTime, row: &Value, field: &str, event: &Event) -> OffsetDateTime {
     let time = OffsetDateTime::parse(text(row, field), &Rfc3339).unwrap_or_else(|_| panic!("no time: {row}"));
-    // The host reads the clock for the row first. It reads the clock for the log line later, possibly much later. Both
-    // times may be rounded.
+    // The host reads the clock for the row first, and for the log line later, sometimes much later. Both times may be
+    // rounded.
     let rounded = Duration::from_millis(1);
     assert!(before <= time + rounded && time <= event.ts + rounded, "{field} of {row}: {before}, {event:?}");
     time
@@ -122,7 +121,7 @@ fn history_matches_log_over_successive_terms(fleet: Fleet) {
 fn concurrent_writers_keep_the_last_thousand_terms(fleet: Fleet) {
     // Starts a node and stops it again, because only a node creates the store's objects.
     drop(fleet.node("maker").after(0, "elected"));
-    // Keeps the writers in step: neither records more than 50 terms before the other has recorded as many.
+    // After every 50 terms, each writer waits for the other.
     let in_step = Arc::new(Barrier::new(2));
     let writers = ["one", "two"].map(|node| {
         let in_step = Arc::clone(&in_step);
@@ -169,7 +168,6 @@ async fn record(store: &dyn ObjectStore, terms: &[PastTerm]) -> Result<Option<St
     result.map(|problem| problem.map(|problem| problem.to_string())).map_err(|error| error.to_string())
 }
 
-/// Returns the version and the content of the stored history.
 fn stored(fleet: &Fleet) -> (Option<baton_election::Version>, String) {
     let store = open(fleet);
     match until("an answer", || block_on(store.read(VersionedObject::History, &election(), None))) {

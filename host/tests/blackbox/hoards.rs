@@ -17,13 +17,11 @@ const MEMORY: u64 = 16 << 20;
 const MORE: u64 = MEMORY + (64 << 20);
 
 enum Outcome {
-    /// The guest gets an error with this text.
     Refused(&'static str),
-    /// The instance ends with this message.
     Ended(&'static str),
 }
 
-/// Returns the sum of the peak memory of the node's current processes, in bytes.
+/// Adds up the peak memory of the node's current processes, in bytes.
 fn peak(node: &Node) -> u64 {
     let runners = node.runners().into_iter().map(|pid| pid.to_string());
     let peak = |pid: String| {
@@ -35,8 +33,8 @@ fn peak(node: &Node) -> u64 {
     runners.chain([node.pid().to_string()]).map(peak).sum()
 }
 
-/// Runs a guest that hoards `what` and then rests. Returns the event with the outcome (the guest rests, or its instance
-/// has ended), and the node's peak memory in bytes.
+/// Runs a guest that hoards `what` and then rests. Returns the event that shows that the guest rests or that its
+/// instance has ended, and the node's peak memory in bytes.
 fn hoard(fleet: &Fleet, what: &str) -> (Event, u64) {
     let (node, _server) = start(fleet, what, "rest");
     let ended = node.event(what, |event| event.name == "ended" || event.text("line") == "rests");

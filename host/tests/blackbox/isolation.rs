@@ -13,7 +13,6 @@ use crate::kernel::{Lacks, without};
 use crate::node::{Event, finish};
 use crate::store::Store;
 
-/// Waits until a host reports that its kernel lacks `what`.
 fn reports_lack_of(fleet: &Fleet, node: &str, what: &str) {
     fleet.journal.event("the report of weaker isolation", |event| {
         event.from == node && event.name == "weaker_isolation" && event.text("missing").contains(what)

@@ -95,7 +95,7 @@ fn unread_lines_are_dropped_after_their_term(fleet: Fleet) {
     let mut a = fleet.launch("alpha").start_unread();
     let held = fleet.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
     let term = held["term"].as_u64().expect("a term");
-    // Once alpha's log is full, the output that has already passed the gate waits in alpha's process.
+    // Once the pipe for alpha's log is full, output that has already passed the gate waits in alpha's process.
     wait_until_log_blocks(&a, "baton-log");
     let _b = fleet.standby("beta", &a);
     a.pause();

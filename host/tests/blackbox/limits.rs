@@ -23,14 +23,12 @@ fn wait_for_end(node: &Node) -> Event {
     node.event("its end", |event| event.name == "ended")
 }
 
-/// Checks that the instance failed with a message that contains `text`.
 #[track_caller]
 fn failed_with(ended: &Event, text: &str) {
     assert_eq!(ended.text("outcome"), "failed", "{ended:?}");
     assert!(ended.text("message").contains(text), "the message does not contain `{text}`: {ended:?}");
 }
 
-/// Returns the instance's usage of a resource from the event `ended`.
 #[track_caller]
 fn used(ended: &Event, resource: &str) -> u64 {
     ended.fields["usage"][resource].as_u64().unwrap_or_else(|| panic!("no number `{resource}`: {ended:?}"))
@@ -49,8 +47,7 @@ fn was_near(fleet: &Fleet, term: u64, limit: &str, of: u64, flag: &str) {
     assert!(near.fields["max"] == of && (of / 5 * 4..=of).contains(&used), "{near:?}");
 }
 
-/// Writes a WASI preview 1 command that grows its 2 tables to `elements` elements in total, and then returns. Returns
-/// the module's path.
+/// Writes a module that grows its 2 tables to `elements` elements in total, and then returns.
 fn grows_a_table(folder: &Path, elements: u32) -> PathBuf {
     let module = folder.join("table.wat.wasm");
     let text = format!(
@@ -75,8 +72,7 @@ fn memory_limit_fails_the_instance_that_exceeds_it() {
     fleet.check_promises();
 }
 
-/// Writes a component that contains 2 nested components with `number` core instances each, and 1 core instance at the
-/// top level. Returns the component's path.
+/// Writes a component with 2 nested components of `number` core instances each, and 1 core instance at the top level.
 fn has_instances(folder: &Path, number: usize) -> PathBuf {
     let module = folder.join("instances.wasm");
     let instances = "(core instance (instantiate $empty))".repeat(number);
@@ -129,8 +125,7 @@ fn core_instances_are_limited_to_1000() {
     }
 }
 
-/// Writes a component that defines its own resource type and creates `number` handles of this type. Returns the
-/// component's path.
+/// Writes a component that defines its own resource type, and creates `number` handles of this type.
 fn makes_handles(folder: &Path, number: u32) -> PathBuf {
     let module = folder.join("own.wasm");
     let text = r#"(component

@@ -21,17 +21,16 @@ use crate::patience::Patience;
 use crate::skipped::skipped;
 use crate::store::Store;
 
-/// A lease that is renewed every 10 s.
 const MINUTE: (&str, &str) = ("--lease", "60s");
 
-/// A lease that is renewed every 2.5 s. Even on a busy machine, the leader can renew this lease in time.
+/// The leader renews this lease every 2.5 s. Even on a busy machine, it can renew the lease in time.
 const LONGER: (&str, &str) = ("--lease", "15s");
 
 fn folder(fleet: &Fleet) -> PathBuf {
     fleet.store.folder().join("links")
 }
 
-/// Starts a leader, and a standby that is linked to the leader. Returns the leader, the standby and the term.
+/// The standby is linked to the leader. The number is the leader's term.
 fn pair(fleet: &Fleet, flags: &[(&str, &str)]) -> (Node, Node, u64) {
     pair_of(fleet, |name| linked(fleet, name, flags))
 }
@@ -40,7 +39,6 @@ fn linked(fleet: &Fleet, name: &str, flags: &[(&str, &str)]) -> Launch {
     fleet.launch_with(name, flags).arg("--links=true")
 }
 
-/// Like [`pair`], but with nodes that `launch` prepares.
 fn pair_of(fleet: &Fleet, launch: impl Fn(&str) -> Launch) -> (Node, Node, u64) {
     let alpha = launch("alpha").start();
     let term = fleet.beat_above(0).term;
@@ -65,13 +63,13 @@ pub fn incarnation_of(socket: &Path) -> String {
     socket.file_name().and_then(|name| name.to_str()).expect("an incarnation").to_owned()
 }
 
-/// Returns the first message that a node sends on a link. The message names the sender and the receiver.
+/// The first message that a node sends on a link.
 pub fn hello(election: &str, to: &str, node: &str, incarnation: &str) -> String {
     let names = format!(r#""to":"{to}","node":"{node}","incarnation":"{incarnation}""#);
     format!("{{\"hello\":{{\"election\":\"{election}\",{names}}}}}\n")
 }
 
-/// Waits for more output in `term`. Checks that the node has reported no error, no stop and no loss of the lease.
+/// Waits for more output in `term`. Checks that the node has logged no error and no stop, and has not lost the lease.
 pub fn keeps_leading(fleet: &Fleet, node: &Node, term: u64) {
     let beats = |above: usize| {
         fleet.journal.wait("another beat", |events| {
@@ -136,9 +134,9 @@ fn linked_standby_rarely_reads_and_takes_over_at_hand_off() {
     // Without hints, beta would read the lease about once a second: about 7 times during 3 renewals.
     rarely_reads(&fleet, &beta, &alpha, 3.0, 2.0);
     takes_over_at_hand_off(&beta, &mut alpha, term);
-    // Before each attempt to acquire the lease, beta reads the record and the highest term. Usually, one `survey` reads
-    // both. If beta was already reading the record when the hint arrived, a `recall` then reads the term. The first
-    // attempt may come before the release, so beta may make several attempts.
+    // Before each attempt to acquire the lease, beta reads the record and the highest term. One `survey` request
+    // usually reads both. If beta was already reading the record when the hint arrived, beta reads the term with a
+    // `recall` request. The first attempt may come before the release, so beta may make several attempts.
     let page = Endpoint::of(&beta).ask("/metrics").body;
     let requests = |operation: &str, result: &str| {
         let labels = format!("operation=\"{operation}\",result=\"{result}\"");
@@ -256,7 +254,7 @@ fn floods_loiterers_and_garbage_disturb_no_node() {
     ];
     for message in garbage {
         let mut patience = Patience::default();
-        // The host has no room for this connection until it closes the silent connections, so the test tries again.
+        // The host accepts this connection only after it has closed a silent connection, so the test tries again.
         while patience.lasts() {
             let Ok(mut peer) = UnixStream::connect(&socket) else {
                 std::thread::sleep(Duration::from_millis(10));
@@ -356,8 +354,8 @@ fn peer_of_another_user_is_refused() {
     fleet.check_promises();
 }
 
-/// Connects more peers than a host has room for, each with its own incarnation. The host refuses the excess peers, and
-/// keeps leading.
+/// Connects more peers than a host accepts, each with its own incarnation. The host refuses the excess peers, and keeps
+/// leading.
 #[test]
 fn links_are_refused_when_there_is_no_room() {
     const MOST: usize = 1024;
@@ -432,7 +430,6 @@ fn lies_in_the_leaders_name_cause_reads_and_no_takeover() {
     fleet.journal.wait("beta to hear lies", |events| {
         events.iter().any(|event| event.from == "beta" && event.is_linked()).then_some(())
     });
-    // While beta receives false messages, alpha must keep leading in the same term.
     until("60 lies", || (count.load(Ordering::Relaxed) > 60).then_some(()).ok_or(()));
     keeps_leading(&fleet, &alpha, term);
     let status = fleet.status();

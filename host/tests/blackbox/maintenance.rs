@@ -23,7 +23,6 @@ scenarios! {
 
 const MACHINE: &str = "fleet_3";
 
-/// A stand-in for Azure's metadata service.
 #[derive(Clone)]
 struct Metadata {
     address: SocketAddr,

@@ -91,7 +91,7 @@ fn dropped_lines_are_reported_once_a_second() {
     fleet.check_promises();
 }
 
-/// Checks that the host restarts a failed guest under the same lease, and that the event `ended` contains `says`.
+/// Checks that the host restarts a failed guest under the same lease.
 fn fails_and_is_restarted(guest: Guest, says: &str) {
     let fleet = fleet(guest);
     let node = fleet.node("alpha");

@@ -164,7 +164,7 @@ impl Project {
         run(self.home.path(), arguments)
     }
 
-    /// Runs the commands that `baton new` printed, line by line. Returns the output of those before `baton run`.
+    /// Runs the commands that `baton new` printed, line by line. Returns the output of the commands before `baton run`.
     fn tests_builds_and_runs(&self) -> String {
         let commands: Vec<&str> = self.instructions.lines().filter_map(|line| line.strip_prefix("  ")).collect();
         let [change, build @ .., run] = commands.as_slice() else { panic!("no commands:\n{}", self.instructions) };
@@ -237,7 +237,6 @@ impl Project {
         self.runs_until(command, journal, |event| event.name == "output" && says(event))
     }
 
-    /// Runs the host until it logs an event that matches `is_it`. Then terminates the host and returns the event.
     fn runs_until(&self, command: &str, journal: &Journal, is_it: impl Fn(&Event) -> bool) -> Event {
         let mut shell = self.shell(&format!("exec {command}"));
         let store = format!("sqlite:{}", self.home.path().join("store").display());
@@ -258,7 +257,7 @@ impl Project {
         found
     }
 
-    /// Prepares a shell command in the project's folder. The command finds `baton` in `PATH`, as if it were installed.
+    /// The command finds `baton` in `PATH`, as if it were installed.
     fn shell(&self, command: &str) -> Command {
         let baton = Path::new(env!("CARGO_BIN_EXE_baton")).parent().unwrap();
         let path = std::env::join_paths(

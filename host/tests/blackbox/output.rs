@@ -68,7 +68,7 @@ fn logs_and_prints_share_one_limit_and_drops_are_counted() {
     fleet.check_promises();
 }
 
-/// Returns the host's peak resident memory, in MiB.
+/// Peak resident memory of the host, in MiB.
 fn peak_memory(node: &Node) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", node.pid())).expect("a running process");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the peak of the resident memory");

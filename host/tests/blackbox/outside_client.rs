@@ -33,8 +33,8 @@ fn next_leader_waits_when_an_outside_client_held_the_lease(fleet: Fleet) {
     });
 }
 
-/// Calls `free` to free the lease while its holder's instance runs. Checks that the next leader waits until that
-/// instance has ended.
+/// Frees the lease with `free` while its holder's instance runs. Checks that the next leader waits for at least D, the
+/// lease duration.
 fn is_waited_out(fleet: &Fleet, free: impl FnOnce(&Node)) {
     let (a, term) = fleet.leader("alpha");
     let b = fleet.standby("beta", &a);

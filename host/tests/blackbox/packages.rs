@@ -42,7 +42,7 @@ fn packages_install_and_run() {
     assert!(node.terminate().success());
 }
 
-/// Makes all packages from the binary under test, as `scripts/dist.sh` does. Returns their paths.
+/// Makes all packages from the binary under test, as `scripts/dist.sh` does.
 fn packages(home: &Path) -> Vec<PathBuf> {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let folder = home.join("dist/baton");

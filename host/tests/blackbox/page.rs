@@ -33,7 +33,7 @@ struct Browser {
 }
 
 impl Browser {
-    /// Starts a browser. If there is no Chromium, reports that the test is skipped and returns `None`.
+    /// Reports the test as skipped and returns `None` if there is no Chromium.
     fn start() -> Option<Self> {
         let root = baton_test_support::repository();
         let core = root.join(".cache/browser/node_modules/playwright-core");
@@ -78,7 +78,6 @@ impl Browser {
         }
     }
 
-    /// Sends a command to the driver, and panics if the command fails.
     fn run(&self, command: &Value) -> Value {
         self.try_run(command).unwrap_or_else(|why| panic!("{command}: {why}"))
     }
@@ -131,8 +130,7 @@ impl Page<'_> {
         })
     }
 
-    /// Waits until the attribute `name` of the first element that matches the selector `at` passes the test. Returns
-    /// the attribute's value.
+    /// Waits until an attribute passes the test. `at` is a selector, and the attribute belongs to its first match.
     fn wait_for(&self, at: &str, name: &str, test: impl Fn(&str) -> bool) -> String {
         until(&format!("{name} of {at} on the page of {} to change", self.name), || {
             let found = self.browser.try_run(&self.command("attribute", json!({"at": at, "name": name})))?;
@@ -153,7 +151,6 @@ impl Page<'_> {
         self.browser.run(&self.command("press", json!({"key": key})));
     }
 
-    /// Returns the lines of the browser's console, and the page's requests to other origins.
     fn console(&self) -> Value {
         self.browser.run(&self.command("console", json!({})))
     }

@@ -80,7 +80,6 @@ impl Identity {
         PrivatePkcs8KeyDer::from(self.key.clone()).into()
     }
 
-    /// Announces `node` in the store, with this identity's certificate and with `address`.
     fn announce(&self, fleet: &Fleet, node: &str, incarnation: &str, address: SocketAddr) {
         self.announce_in(ELECTION, fleet, node, incarnation, address);
     }
@@ -158,8 +157,8 @@ fn connect(to: SocketAddr, credentials: Credentials<'_>) -> io::Result<impl io::
     Ok(StreamOwned::new(ClientConnection::new(Arc::new(config), name).expect("a client"), stream))
 }
 
-/// Sends a message. Returns the host's first answer, and true if the host closes the connection afterwards. If the host
-/// closes the connection at once, the answer is empty.
+/// Returns the host's first answer, and true if the host closes the connection afterwards. The answer is empty if the
+/// host closes the connection at once.
 fn answer_to(mut peer: impl io::Read + io::Write, message: &str) -> (String, bool) {
     let _ = peer.write_all(message.as_bytes());
     let _ = peer.flush();

@@ -26,7 +26,6 @@ fn home() -> TempDir {
     home
 }
 
-/// Runs `baton run` with these settings, and with fixed values for the other settings that it needs.
 fn run(home: &Path, settings: &[(&str, &str)]) -> Finished {
     let mut command = baton(home);
     command.arg("run").arg(Guest::UsesFiles.module()).args(["--election", "job"]);
@@ -126,8 +125,8 @@ fn host_refuses_paths_that_a_coordinator_can_change() {
 fn folders_may_be_shared_and_overlap_read_only_folders() {
     let home = home();
     let base = home.path().canonicalize().expect("a path");
-    // Starts a host that grants these folders, one list for each coordinator. Returns the error if the host refuses the
-    // folders. If the host accepts the folders, it fails later because the module is missing. Then returns `None`.
+    // Returns the host's error if the host refuses to grant these folders (one list for each coordinator). Returns
+    // `None` if the host accepts the folders: it then fails later, because the module is missing.
     let granted = |folders: &[&str]| {
         let mut tables = "store = 'sqlite:store'\ncache = 'off'\nnode = 'a'\n".to_owned();
         for (number, folder) in folders.iter().enumerate() {

@@ -21,7 +21,6 @@ fn is_deferral(event: &Event) -> bool {
     event.name == "standby" && event.text("reason").contains("lets other nodes take it first")
 }
 
-/// Starts a host that may lead only one of its two elections at a time.
 fn leads_one_of_two(fleet: &Fleet) -> Node {
     let tables = ["one", "two"].map(|name| table(name, Guest::Beats)).concat();
     let store = fleet.store.url();

@@ -22,7 +22,7 @@ struct Shared {
     open: Mutex<Vec<TcpStream>>,
 }
 
-/// A running proxy. It stops when this value is dropped.
+/// A proxy that stops when this value is dropped.
 pub struct Proxy {
     pub port: u16,
     shared: Arc<Shared>,
@@ -30,7 +30,6 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy in front of a port on loopback.
     pub fn new(target: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let port = listener.local_addr().expect("a bound address").port();

@@ -271,7 +271,6 @@ fn push_warns_of_nodes_that_follow_another_source(fleet: Fleet) {
 fn nodes_run_and_announce_the_pushed_version(fleet: Fleet) {
     let beats = std::fs::read(Guest::Beats.module()).expect("the guest");
     let [old, new] = [1, 2].map(|n| Version::of(&fleet, beats.clone(), n));
-    // Waits until both nodes have the version, and one of them runs it.
     let until_runs = |version: &Version| {
         until("the version to run on one node and be held by both", || {
             let rows = rows(&fleet);
@@ -308,7 +307,6 @@ fn nodes_run_and_announce_the_pushed_version(fleet: Fleet) {
     fleet.check_promises();
 }
 
-/// Starts a node that runs the current version in the store.
 fn follows_the_store(fleet: &Fleet, name: &str) -> Node {
     let lease = format!("{}s", fleet.lease().as_secs());
     Launch::run(name, fleet.home.path(), &fleet.journal)
@@ -392,7 +390,6 @@ fn modules_of_election_without_pushes_are_listed_as_unpushed() {
     assert!(rows.as_array().is_some_and(|rows| rows.iter().all(|row| row["pushed"] == false)), "{listed:?}");
 }
 
-/// A component whose digest is unique.
 struct Version<'a> {
     fleet: &'a Fleet,
     path: PathBuf,
@@ -405,7 +402,7 @@ impl<'a> Version<'a> {
         Self::of(fleet, wat::parse_str(DONE).expect("the text is right"), n)
     }
 
-    /// Makes the nth variant of a module. The variants have the same code, but different digests.
+    /// All variants of a module have the same code, but different digests.
     fn of(fleet: &'a Fleet, module: Vec<u8>, n: u8) -> Self {
         let module = numbered(module, n);
         let path = fleet.home.path().join(format!("version-{n}.wasm"));
@@ -436,7 +433,7 @@ const DONE: &str = r#"(component
   (export "wasi:cli/run@0.2.0" (instance $exported))
 )"#;
 
-/// Returns text in the format of a minisign signature, with this trusted comment.
+/// Text in the format of a minisign signature. The signature itself is invalid.
 fn signature(comment: &str) -> String {
     let signature = [b"ED".as_slice(), &[7; 8 + 64]].concat();
     let (signature, global) = (base64::encode(signature), base64::encode([7; 64]));
@@ -451,8 +448,7 @@ fn rows(fleet: &Fleet) -> Vec<Value> {
     })
 }
 
-/// Returns each version's digest, and true if the version is current. The version that was pushed or restored last is
-/// the first.
+/// The boolean is true for the current version. The version that was pushed or restored last comes first.
 fn listed(fleet: &Fleet) -> Vec<(Digest, bool)> {
     let digest = |row: &Value| row["digest"].as_str().expect("text").parse().expect("a digest");
     rows(fleet).iter().map(|row| (digest(row), row["current"] == true)).collect()
@@ -476,7 +472,6 @@ fn control(fleet: &Fleet) -> VersionList {
     })
 }
 
-/// Runs `act` on the fleet's store, as an outside client.
 pub fn with_modules<T>(fleet: &Fleet, act: impl AsyncFnOnce(&dyn ObjectStore) -> T) -> T {
     let store = baton_store::open(&fleet.store.url().parse().expect("a URL")).expect("a store");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

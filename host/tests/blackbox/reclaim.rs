@@ -50,7 +50,8 @@ fn restarted_host_reclaims_at_once_but_not_repeatedly() {
     }
     let [mut follower, mut leader] = again;
     follows(&follower, &leader.name);
-    // `delta` reclaims the lease a second time in a row, and so must release it. The node `far` then acquires it.
+    // `delta` reclaims the lease from a host that had itself reclaimed it. After two reclaims in a row, `delta` must
+    // release the lease, and the node `far` then acquires it.
     for node in [&mut follower, &mut leader] {
         node.signal(Signal::KILL);
         node.wait();
@@ -148,8 +149,8 @@ fn follows(node: &Node, leader: &str) {
     node.event(&format!("to follow {leader}"), |event| event.name == "standby" && event.text("leader") == leader);
 }
 
-/// Starts a leader. Returns the node, its term, the path of its note, and its incarnation. On a slow disk, a leader may
-/// fail to write its note. In that case, this function starts another leader.
+/// Returns the node, its term, the path of its note, and its incarnation. On a slow disk, a leader may fail to write
+/// its note. In that case, this function starts another leader.
 fn leader(fleet: &Fleet) -> (Node, u64, PathBuf, String) {
     let mut last = 0;
     until("a leader with a note", || {
@@ -162,7 +163,6 @@ fn leader(fleet: &Fleet) -> (Node, u64, PathBuf, String) {
     })
 }
 
-/// Returns the path of the only note, and the incarnation of the host that wrote it.
 fn noted(fleet: &Fleet) -> Option<(PathBuf, String)> {
     let folder = fs::read_dir(fleet.home.path().join(".local/state/baton/leases")).ok()?;
     let notes = folder.map(|entry| entry.expect("an entry").path());

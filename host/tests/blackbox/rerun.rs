@@ -27,8 +27,7 @@ scenarios! {
 /// Lease duration on both kinds of stores: long enough to run several commands on a busy machine.
 const LEASE: &str = "15s";
 
-/// Runs an election until it is finished. Returns the fleet, the node that ran the instance, and the term. The node
-/// keeps running.
+/// Runs an election until it is finished. The node keeps running.
 fn finished(fleet: Fleet) -> (Fleet, Node, u64) {
     let fleet = fleet.with(Guest::Done);
     let alpha = fleet.launch_with("alpha", &[("--restart", "on-failure"), ("--lease", LEASE)]).start();
@@ -38,7 +37,6 @@ fn finished(fleet: Fleet) -> (Fleet, Node, u64) {
     (fleet, alpha, term)
 }
 
-/// Checks that the lease is in the state `lease`. Returns the election's status.
 #[track_caller]
 fn status_with_lease(fleet: &Fleet, lease: &str) -> Value {
     let status = fleet.status();
@@ -50,7 +48,7 @@ fn rerun(fleet: &Fleet) -> Finished {
     fleet.command(&["rerun", ELECTION])
 }
 
-/// Reruns the election. Checks that exactly one more term follows.
+/// Checks that exactly one more term follows.
 #[track_caller]
 fn runs_again(fleet: &Fleet, alpha: &mut Node, term: u64) {
     let finished = rerun(fleet);
@@ -62,7 +60,7 @@ fn runs_again(fleet: &Fleet, alpha: &mut Node, term: u64) {
     fleet.check_promises();
 }
 
-/// Checks that `rerun` fails with an error that contains these texts, and does not change the election's status.
+/// Checks that the refused `rerun` does not change the election's status.
 #[track_caller]
 fn is_refused(fleet: &Fleet, lease: &str, error: &[&str]) {
     let before = status_with_lease(fleet, lease);

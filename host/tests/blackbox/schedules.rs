@@ -11,7 +11,7 @@ scenarios! {
 }
 
 fn killed_run_is_repeated_by_next_leader_and_completed_once(fleet: Fleet) {
-    // The test itself triggers the run.
+    // The schedule is due only on February 29. The test triggers the run.
     const SCHEDULE: &[(&str, &str)] = &[("--schedule", "0 0 29 2 *")];
     let fleet = fleet.with(Guest::WaitsForEver);
     let alpha = fleet.launch_with("alpha", SCHEDULE).start();

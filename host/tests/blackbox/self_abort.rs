@@ -24,13 +24,11 @@ fn launch(fleet: &Fleet) -> Launch {
     fleet.launch_with("alpha", &[("--lease", "40s")])
 }
 
-/// Waits until a host has exited, and checks that the host killed itself.
 fn ends_itself(node: &mut Node) {
     let status = node.wait();
     assert_eq!(status.signal(), Some(Signal::KILL.as_raw()), "{status:?}");
 }
 
-/// Checks that the lease of this term was not released.
 fn is_not_released(fleet: &Fleet, term: u64) {
     let status = fleet.status();
     assert_eq!(status["term"], term, "{status}");
@@ -47,8 +45,7 @@ fn last_words(fleet: &Fleet) -> Event {
     events.into_iter().find(|event| event.name == "aborting").expect("the event `aborting`")
 }
 
-/// Starts a leader whose instance cannot be reaped. Returns the node, its term, and a handle that releases the instance
-/// when dropped.
+/// Starts a leader whose instance cannot be reaped until the returned sender is dropped.
 fn held(fleet: &Fleet) -> (Node, u64, mpsc::Sender<()>) {
     let node = launch(fleet).start();
     let term = node.after(0, "started").term;
@@ -56,7 +53,6 @@ fn held(fleet: &Fleet) -> (Node, u64, mpsc::Sender<()>) {
     (node, term, held)
 }
 
-/// Waits until a node gives up leadership because the kernel does not end its instance.
 fn leaves_its_lease(node: &Node) -> Event {
     node.event("to leave its lease", |event| {
         event.name == "leadership_lost" && event.text("reason").contains("does not end")
@@ -72,7 +68,7 @@ fn host_survives_when_kernel_does_not_end_killed_instance() {
     let outage = fleet.store.cut();
     let killed = node.after(0, "killed");
     let left = leaves_its_lease(&node);
-    // The host kills the instance soon after 0.7 of the lease duration, and gives up leadership at 0.93.
+    // The host kills the instance soon after 0.7 D, and gives up leadership at 0.93 D, where D is the lease duration.
     assert!(left.ts > cut + LEASE * 8 / 10, "the host gave up before 0.93 D: {left:?} {killed:?}");
     drop(outage);
     is_not_released(&fleet, term);

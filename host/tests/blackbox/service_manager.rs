@@ -20,7 +20,6 @@ use crate::minisign::Signer;
 use crate::node::{Event, Launch, until};
 use crate::store::Store;
 
-/// A stand-in for systemd that keeps the lines it receives.
 struct Manager {
     address: String,
     received: Arc<Mutex<Vec<String>>>,
@@ -232,7 +231,7 @@ fn host_shuts_down_cleanly_when_its_terminal_closes() {
     fleet.check_promises();
 }
 
-/// Opens a pseudoterminal. Returns the user's end and the programs' end. Dropping the user's end closes the terminal.
+/// Returns the user's end and the programs' end. Dropping the user's end closes the terminal.
 fn terminal() -> (File, File) {
     let open = |path: &str| File::options().read(true).write(true).custom_flags(libc::O_NOCTTY).open(path);
     let person = open("/dev/ptmx").expect("a terminal");

@@ -142,7 +142,6 @@ fn name(fleet: &Fleet, bytes: &[u8]) -> Pushed {
     Pushed { digest }
 }
 
-/// Waits until `test` returns true for the node's announcement.
 pub fn announced(fleet: &Fleet, node: &str, test: impl Fn(&Announcement) -> bool) {
     until(&format!("an announcement of {node}"), || {
         let all = on_store(fleet, async |store| store.announcements(&election()).await);
@@ -151,7 +150,6 @@ pub fn announced(fleet: &Fleet, node: &str, test: impl Fn(&Announcement) -> bool
     });
 }
 
-/// Waits until the node is ready to start the module with this digest.
 fn ready(node: &Node, digest: Digest) -> Event {
     node.event("a module to be ready", |e| e.name == "module_ready" && e.text("module") == digest.to_string())
 }
@@ -160,7 +158,7 @@ fn election() -> ElectionName {
     ElectionName::new(ELECTION).expect("a name")
 }
 
-/// Sends a request directly to the store, and repeats it until the store answers.
+/// Repeats the request until the store answers.
 fn on_store<T, E: std::fmt::Debug>(fleet: &Fleet, ask: impl AsyncFn(&dyn ObjectStore) -> Result<T, E>) -> T {
     let store = baton_store::open(&fleet.store.url().parse().expect("a URL")).expect("a store");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -65,7 +65,6 @@ fn commits_outlive_sigkill(fleet: Fleet) {
     fleet.check_promises();
 }
 
-/// Cuts off the leader from the store while its instance commits.
 fn history_is_kept_when_leader_loses_the_store_in_a_commit(fleet: Fleet) {
     let fleet = fleet.with(Guest::KeepsHistory);
     let mut alpha = fleet.node("alpha");
@@ -229,7 +228,6 @@ fn state_that_exceeds_a_limit_is_refused_with_its_name(fleet: Fleet) {
     fleet.check_promises();
 }
 
-/// Returns the number of the commit that the event reports as saved, if any.
 fn saved(event: &Event) -> Option<u64> {
     event.text("line").strip_prefix("saved ")?.parse().ok()
 }
@@ -244,8 +242,7 @@ fn read(fleet: &Fleet, key: &str) -> String {
     got.stdout
 }
 
-/// Reads the final state. Checks that the commits of all terms form one history, and that no acknowledged commit is
-/// lost.
+/// Checks that the commits of all terms form one history, and that no acknowledged commit is lost.
 fn one_history(fleet: &Fleet) {
     let exported = fleet.command(&["state", "export", ELECTION]).json();
     let entries = exported["entries"].as_object().expect("entries");

@@ -48,7 +48,6 @@ fn refused(finished: &Finished, words: &[&str]) {
     words.iter().for_each(|word| assert!(finished.stderr.contains(word), "`{word}` is missing: {finished:?}"));
 }
 
-/// Waits until `test` returns true for the node's row in `baton nodes`. Returns the row.
 fn listed(fleet: &Fleet, node: &str, test: impl Fn(&Value) -> bool) -> Value {
     until(&format!("{node} in `baton nodes`"), || {
         let nodes = steer(fleet, &["nodes", "--output=json"]);
@@ -75,7 +74,6 @@ fn ineligible(node: &Node, cause: &str) -> Event {
     node.event(&format!("to be ineligible: {cause}"), |event| event.is_ineligible(cause))
 }
 
-/// Sends a request to the store directly.
 fn on_store<T>(fleet: &Fleet, ask: impl AsyncFn(&dyn AnyStore) -> T) -> T {
     let store = baton_store::open(&fleet.store.url().parse().expect("a URL")).expect("a store");
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(ask(&*store))

@@ -31,16 +31,13 @@ pub enum Store {
     },
 }
 
-/// An outage of a store. Dropping this value ends the outage.
+/// Dropping this value ends the outage.
 pub enum Outage<'a> {
-    /// An exclusive lock on the embedded store.
     Lock(Connection),
-    /// A proxy that passes no data.
     Network(&'a Proxy),
 }
 
 impl Store {
-    /// Creates an embedded store in a new folder.
     pub fn sqlite() -> Self {
         Self::Sqlite(tempfile::tempdir().expect("a folder"))
     }
@@ -58,7 +55,6 @@ impl Store {
         Self::Azurite { proxy: Proxy::new(azurite.address().port()), azurite }
     }
 
-    /// Returns the value of `--store` for the nodes.
     pub fn url(&self) -> String {
         match self {
             Self::Sqlite(folder) => format!("sqlite:{}", folder.path().display()),
@@ -148,7 +144,6 @@ impl Store {
         }
     }
 
-    /// Breaks the lease at once, as an operator can.
     pub fn break_lease(&self) {
         match self {
             Self::Sqlite(_) => {
@@ -175,7 +170,6 @@ impl Store {
         }
     }
 
-    /// Deletes the whole content of the store: all files of the folder, or the container.
     pub fn delete(&self) {
         match self {
             Self::Sqlite(folder) => {
@@ -203,7 +197,6 @@ impl Store {
         }
     }
 
-    /// Creates an empty store again after [`Self::delete`].
     pub fn make_anew(&self) {
         match self {
             Self::Sqlite(folder) => {
@@ -259,7 +252,6 @@ impl Store {
         }
     }
 
-    /// Breaks the lease, acquires it and releases it.
     pub fn take_and_release(&self) {
         match self {
             Self::Sqlite(folder) => {
@@ -294,7 +286,7 @@ impl Store {
         }
     }
 
-    /// Returns a shared access signature that grants these permissions for the container for 1 h.
+    /// The signature is valid for 1 h.
     pub fn signature(&self, rights: BlobSasPermissions) -> String {
         let mut signature = String::new();
         self.azure(async |container, _| {
@@ -309,7 +301,7 @@ impl Store {
         self.azure(async |container, _| container.create().await.expect("the container is created"));
     }
 
-    /// Opens a connection to the lease database. The connection waits while a host locks the file.
+    /// The connection to the lease database waits while a host locks the file.
     fn open(&self) -> Connection {
         Self::connection(&self.lease_file())
     }
@@ -325,7 +317,7 @@ impl Store {
         connection
     }
 
-    /// Runs `act` on the emulator, bypassing the proxy.
+    /// Bypasses the proxy.
     fn azure(&self, act: impl AsyncFnOnce(ContainerClient, BlobClient)) {
         let Self::Azurite { azurite, .. } = self else { panic!("a scenario for Azurite only") };
         let location = CloudLocation::Emulator { address: "127.0.0.1".to_string(), port: azurite.address().port() };
@@ -371,9 +363,8 @@ async fn acquire(store: &SqliteStore, id: LeaseId, length: Duration) {
     assert_eq!(insist(async || store.request(&election(), op.clone()).await).await, Reply::Done);
 }
 
-/// SQL query for the number of changes to a lease in the embedded store.
 const CHANGES: &str = "SELECT changes FROM lease WHERE election = ?1";
-/// SQL statement that removes the time limit of a lease in the embedded store.
+/// A lease whose `length` is NULL has no time limit.
 const ENDLESS: &str = "UPDATE lease SET length = NULL, changes = changes + 1 WHERE election = ?1";
 const BREAK: &str = "UPDATE lease SET broken_after = 0, changes = changes + 1 WHERE election = ?1";
 const FREE: &str = "UPDATE lease SET holder = NULL, length = NULL, broken_after = NULL, changes = changes + 1,

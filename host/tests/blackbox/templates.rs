@@ -10,8 +10,7 @@ use crate::guests::Guest;
 use crate::node::{Event, Journal, Launch, Node, until};
 use crate::store::Store;
 
-/// Waits until the host has exactly one template, and returns it. A host that runs only one version has only one
-/// template.
+/// A host that runs only one version has only one template.
 fn template(node: &Node) -> Pid {
     until("a template", || <[Pid; 1]>::try_from(node.templates()).map(|[pid]| pid))
 }

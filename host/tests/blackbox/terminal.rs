@@ -70,7 +70,7 @@ fn progress_is_shown_on_a_terminal_only() {
     assert!(!fleet.command(&["doctor", "--quick"]).stderr.contains('\u{1b}'));
 }
 
-/// A running command. Dropping this value kills the command.
+/// Dropping this value kills the command.
 struct Watching(Child);
 
 impl Watching {

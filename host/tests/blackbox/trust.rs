@@ -12,7 +12,6 @@ use crate::minisign::Signer;
 use crate::node::{Launch, baton, finish};
 use crate::store::Store;
 
-/// Prepares a node that runs a module from a file.
 fn launch(fleet: &Fleet, module: &Path) -> Launch {
     let launch = Launch::run("alpha", fleet.home.path(), &fleet.journal).arg(module);
     let env = Guest::Beats.env().map(|(key, value)| format!("{key}={value}"));

@@ -25,8 +25,8 @@ pub const KEEPS_IN_MEMORY: &str = "makes a file in memory";
 pub const INHERITS: &str = "uses a descriptor that it inherited by mistake";
 pub const HAS_THREADS: &str = "has threads";
 
-/// Attempts that succeed in an unconfined process. In a confined process, they fail, except for some of those named by
-/// the constants above.
+/// Attempts that succeed in an unconfined process. In a confined process they fail, but there are exceptions, which the
+/// constants above name.
 pub const OUTSIDE: &[Attempt] = &[
     ("reads a file", |_| File::open("/etc/passwd").map(drop)),
     (LOOKS, |_| fs::metadata("/etc/passwd").map(drop)),

@@ -26,7 +26,7 @@ use running::{ALWAYS, FILES, LOADING, Made, NETWORK, NEVER, RUNS, UNKNOWN};
 
 /// The variable that selects the [`Confinement`] of a child process.
 const AS: &str = "CONFINE_TEST_AS";
-/// The variable that selects what a child process does once it is confined. If it is not set, the process makes all
+/// The variable that selects what a child process does once it is confined. Without the variable, the process makes all
 /// attempts.
 const DOES: &str = "CONFINE_TEST_DOES";
 
@@ -34,7 +34,6 @@ const DOES: &str = "CONFINE_TEST_DOES";
 const INHERITED: i32 = 90;
 const INHERITED_SOCKET: i32 = 91;
 
-/// The targets of the attempts.
 struct Targets {
     victim: Pid,
     parent: Pid,
@@ -47,16 +46,14 @@ struct Targets {
     /// Folders to which some runners may write.
     granted: PathBuf,
     other: PathBuf,
-    /// A folder that the same runners may read, but to which they may not write.
+    /// A folder that runners with access to `granted` may read but not write.
     read: PathBuf,
     /// The objects that a runner creates before its last confinement.
     made: Option<Made>,
 }
 
-/// The name of an attempt, and the function that makes the attempt.
 type Attempt = (&'static str, fn(&Targets) -> io::Result<()>);
 
-/// The confinement of a process.
 #[derive(Clone, Copy)]
 enum Confinement {
     Free,
@@ -77,7 +74,6 @@ const WAYS: &[(&str, Confinement)] = &[
 ];
 
 impl Confinement {
-    /// True if a process with this confinement runs a guest.
     fn has_a_guest(self) -> bool {
         !matches!(self, Self::Computing(_))
     }
@@ -189,7 +185,6 @@ fn main() {
     }
 }
 
-/// Makes all attempts, and prints their results.
 fn attempt(way: Confinement, targets: &Targets) {
     let say = |name: &str, outcome: io::Result<()>| match outcome {
         Ok(()) => println!("{name}: done"),
@@ -218,7 +213,6 @@ fn be_a_victim() {
     wait();
 }
 
-/// Reports that the process has started, then waits until its input is closed.
 fn wait() {
     println!("ready");
     let _ = io::stdin().read(&mut [0]);
@@ -283,7 +277,6 @@ fn entries(root: &Path) -> Vec<String> {
     all
 }
 
-/// Starts an echo server. Returns its port.
 fn start_echo_server() -> u16 {
     let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = tcp.local_addr().expect("its port").port();
@@ -300,7 +293,7 @@ fn output_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Runs this program with the confinement `way`. The process also inherits descriptors that it should not have.
+/// Runs a copy of this program, which also inherits two descriptors that it should not have.
 fn run(way: &str, does: &str, targets: &[String]) -> Output {
     let (read, _write) = io::pipe().expect("a pipe");
     let (socket, _other) = UnixStream::pair().expect("a pair of sockets");
@@ -316,7 +309,7 @@ fn command(way: &str, does: &str, targets: &[String]) -> Command {
     command
 }
 
-/// Copies a descriptor to the descriptor number `number`. Child processes inherit the copy.
+/// Copies a descriptor to `number`. Child processes inherit the copy, because `dup2` does not set `FD_CLOEXEC`.
 fn inherit(of: &OwnedFd, number: i32) -> OwnedFd {
     // SAFETY: this program opens few descriptors, so the number is free. The returned value owns the new descriptor.
     unsafe {
@@ -325,7 +318,7 @@ fn inherit(of: &OwnedFd, number: i32) -> OwnedFd {
     }
 }
 
-/// Starts a process that calls [`wait`]. Returns once the process has reported that it is ready.
+/// Starts a process, and returns once the process has called [`wait`].
 fn waiting(command: &mut Command) -> KilledOnDrop {
     let mut process = KilledOnDrop(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts"));
     let mut ready = [0; 6];
@@ -354,7 +347,6 @@ fn check_kernel_status(name: &str, way: Confinement, targets: &[String]) {
     }
 }
 
-/// A child process. Dropping it kills the process.
 struct KilledOnDrop(Child);
 
 impl Drop for KilledOnDrop {

@@ -527,7 +527,6 @@ fn option<T>(of: &TcpStream, level: libc::c_int, option: libc::c_int, value: T) 
     done(unsafe { libc::setsockopt(of.as_raw_fd(), level, option, (&raw const value).cast(), size) })
 }
 
-/// Sends a descriptor through a socket.
 fn pass_on(socket: libc::c_int, descriptor: libc::c_int) -> io::Result<()> {
     let mut byte = [0_u8];
     let mut bytes = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };

@@ -20,14 +20,14 @@ use crate::store::Store;
 use crate::{baton_binary, guests, say, variable};
 use baton_test_support::modules::numbered;
 
-/// The number of deaths, and the seed that generates them, for a run without the variable `DEATHS`.
+/// The number of deaths and their seed, if the variable `DEATHS` is not set.
 const FIXED: (u64, u64) = (8, 1);
 
 /// The longest possible lease. If a successor takes over only after most of this time, it has not noticed the leader's
 /// death.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// The number of the successor's effects for which the test waits. A late effect of the dead leader would arrive among
+/// The number of the successor's effects to wait for. If an effect of the dead leader comes late, it arrives among
 /// them.
 const EFFECTS: u64 = 20;
 
@@ -81,7 +81,6 @@ fn effects_of_a_term_stop_when_its_leader_dies() {
     }
 }
 
-/// The processes that die, in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Dies {
     Host,
@@ -105,7 +104,7 @@ impl fmt::Display for Dies {
     }
 }
 
-/// The event in a term that starts the delay before the leader's death.
+/// The moment in a term from which [`Case::after`] counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Point {
     Elected,
@@ -136,7 +135,6 @@ struct Case {
     point: Point,
     /// True if the standby starts before the leader dies. Otherwise, it starts after the death.
     has_standby: bool,
-    /// The time between `point` and the death.
     after: Duration,
     /// The time between the deaths, if two processes die.
     apart: Duration,
@@ -174,7 +172,6 @@ struct Fleet {
     judge: Arc<Mutex<Judge>>,
     log: Arc<Mutex<Log>>,
     receiver: Receiver,
-    /// The module file, which the nodes watch for new versions.
     module: PathBuf,
     _store: Store,
     _home: tempfile::TempDir,
@@ -218,13 +215,13 @@ impl Fleet {
             Point::Renewal => std::thread::sleep(LEASE / 6 - Duration::from_millis(150)),
         }
         std::thread::sleep(case.after);
-        // The death ends only terms of `leader`. If `leader` has handed off in the meantime, its successor's term
-        // continues, and an effect of that term ends the wait below.
+        // Only the terms of `leader` end with its death. If `leader` has handed off in the meantime, the successor's
+        // term continues, and its effects end the wait below.
         let last_of_leader = |(node, term): (usize, u64)| if node == leader { term } else { term.saturating_sub(1) };
         let latest = self.judge().latest().map_or(0, |effect| last_of_leader((effect.node, effect.term)));
         let elected = self.log().elected.map_or(0, last_of_leader);
         // If only the runner should die, but no runner has started yet, the test kills nothing. The elected term then
-        // continues, and the first effect of that term ends the wait below.
+        // continues, and its first effect ends the wait below.
         let before = if case.dies == Dies::Runner { latest } else { latest.max(elected) };
         let died = now();
         self.log().note(&format!("{case}: {}", NAMES[leader]));
@@ -240,8 +237,7 @@ impl Fleet {
         let next = self.first_above(before)?;
         self.wait_for_more(next.term)?;
         let Self { nodes, judge, receiver, log, .. } = self;
-        // Dropping the nodes and the receiver joins the threads that read effects. After that, all effects have been
-        // read.
+        // Dropping the nodes and the receiver joins their reader threads. After that, all effects have been read.
         drop((nodes, receiver));
         if let Some(line) = &log.lock().expect("no thread panics while it holds the lock").panicked {
             return Err(format!("the host survives: {line}"));
@@ -254,7 +250,6 @@ impl Fleet {
         Ok(leaderless)
     }
 
-    /// Waits until a node is elected, and returns the node.
     fn elected(&self) -> Result<usize, String> {
         let elected = || self.log().elected;
         let (node, _) = Patience::poll(POLL_INTERVAL, elected).map_err(|_| "nobody is elected".to_owned())?;

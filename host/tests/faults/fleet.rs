@@ -21,10 +21,9 @@ use crate::kernel::{Nanos, message_pipe, now, receive};
 use crate::node::{at_home, children_of};
 use crate::plan::{Death, Parts};
 
-/// The names of the nodes. A fleet of N nodes uses the first N names.
+/// A fleet of N nodes uses the first N names.
 pub const NAMES: [&str; 5] = ["alpha", "beta", "gamma", "delta", "epsilon"];
 
-/// The state of a node's host process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     Up,
@@ -35,7 +34,6 @@ pub enum State {
     Down,
 }
 
-/// A node of the fleet. Its host and the host's child processes may be stopped or dead.
 pub struct Node {
     at: usize,
     program: PathBuf,
@@ -53,7 +51,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Creates a node that is down. Its host will run `program` with `arguments`.
+    /// Creates a node without starting its host.
     pub fn new(
         at: usize,
         program: PathBuf,
@@ -158,7 +156,7 @@ impl Node {
         }
     }
 
-    /// Kills the host and its runners: first those in `first`, and the others after a delay of `apart`.
+    /// Kills the host and its runners. The processes in `first` die at once, and the others after `apart`.
     pub fn end_both(&mut self, first: Parts, apart: Duration) {
         // Find the runners before the host dies, because afterwards they are no longer its children.
         let runners = self.others(Parts::RUNNER);
@@ -174,7 +172,6 @@ impl Node {
         self.reap();
     }
 
-    /// The host's child processes that belong to `parts`.
     fn others(&self, parts: Parts) -> Vec<(Pid, OwnedFd)> {
         let host = self.process.as_ref().map(|(child, _)| child.id());
         let all = host.map(children_of).unwrap_or_default().into_iter().filter_map(Pid::from_raw);
@@ -185,7 +182,6 @@ impl Node {
         opened.filter(|(pid, _)| parts.others().any(|part| name(*pid).contains(part))).collect()
     }
 
-    /// Sends SIGCONT to all stopped processes.
     pub fn go_on(&mut self) {
         self.judge().continued(self.at, now());
         self.signal(Signal::CONT);
@@ -193,18 +189,17 @@ impl Node {
         self.state = State::Up;
     }
 
-    /// Stops or resumes reading the host's output.
     pub fn leave_unread(&self, unread: bool) {
         self.is_unread.store(unread, Ordering::Relaxed);
     }
 
-    /// Sends SIGTERM. Once the host has exited, [`Self::ended`] returns the exit status.
+    /// Sends SIGTERM, and does not wait for the exit.
     pub fn terminate(&mut self) {
         self.signal(Signal::TERM);
         self.state = State::Ending;
     }
 
-    /// The host's exit status, if the host has exited.
+    /// Reaps the host if it has exited, and returns its exit status.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         let (child, _) = self.process.as_mut()?;
         let status = child.try_wait().expect("a child can be waited for")?;
@@ -297,7 +292,6 @@ pub struct Log {
     /// The most recently started version.
     pub served: Option<String>,
     pub linked: usize,
-    /// The first line that reports a panic, if any.
     pub panicked: Option<String>,
     /// The nodes whose watchdogs have aborted them.
     pub aborted: std::collections::BTreeSet<usize>,
@@ -320,7 +314,7 @@ impl Log {
         }
     }
 
-    /// Adds a line about the test's own actions.
+    /// Logs an action of the test itself.
     pub fn note(&mut self, what: &str) {
         self.put(now(), &format!("  ---- {what}"));
     }

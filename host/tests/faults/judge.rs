@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use crate::kernel::Nanos;
 
-/// The channel through which an effect leaves its process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Channel {
     Request,
@@ -19,7 +18,6 @@ pub enum Channel {
     Line,
 }
 
-/// An effect of an instance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Effect {
     /// The time of arrival, as stamped by the kernel.
@@ -28,8 +26,7 @@ pub struct Effect {
     pub term: u64,
     /// The index in [`crate::fleet::NAMES`] of the node that caused the effect.
     pub node: usize,
-    /// The instance's unique name, the effect's number, and the numbers in [`Claims`], if any. They are separated by
-    /// `/`.
+    /// The instance's unique name and the effect's number, separated by `/`. The numbers in [`Claims`] may follow.
     pub name: String,
 }
 
@@ -45,7 +42,7 @@ impl Effect {
     }
 }
 
-/// The claims that a coordinator with state sends with each effect.
+/// The numbers that a coordinator sends with each effect, so that the judge can detect lost commits.
 struct Claims {
     /// The number of saves that the state contained when the instance started.
     resumed: u64,
@@ -85,14 +82,12 @@ const KEPT: usize = 200_000;
 #[derive(Clone, Debug)]
 struct Late {
     effect: Effect,
-    /// An earlier effect of a higher term.
     after: Effect,
 }
 
 #[derive(Default)]
 pub struct Judge {
     recent: VecDeque<Effect>,
-    /// The first effect of each term.
     firsts: BTreeMap<u64, Effect>,
     /// The nodes and instances that have served each term.
     served: BTreeMap<u64, BTreeSet<(usize, String)>>,
@@ -100,7 +95,6 @@ pub struct Judge {
     resumed: BTreeMap<u64, (u64, u64)>,
     /// The highest [`Claims::saved`] of each term in which an instance has saved.
     saved: BTreeMap<u64, u64>,
-    /// The times of all writes, by node and channel.
     writes: HashMap<(usize, Channel), VecDeque<Nanos>>,
     stops: Vec<Stop>,
     late: Vec<Late>,
@@ -109,7 +103,6 @@ pub struct Judge {
     pub count: Count,
 }
 
-/// Statistics about a run.
 #[derive(Clone, Default, Debug)]
 pub struct Count {
     pub requests: u64,
@@ -117,9 +110,9 @@ pub struct Count {
     pub terms: usize,
     /// The highest number of acknowledged commits that an effect has claimed.
     pub saved: u64,
-    /// The number of late writes that were excused because of a stop.
+    /// The number of late writes that the judge has accepted because of a stop.
     pub caught: usize,
-    /// The number of stops that hit a leader.
+    /// The number of stops that interrupted a leader.
     pub stops: usize,
     /// The longest time without an effect.
     pub silence: Duration,
@@ -135,7 +128,7 @@ impl Judge {
         }
     }
 
-    /// Records an effect. The caller must first pass the effect's write to [`Self::written`].
+    /// Records an effect. The caller must pass its write to [`Self::written`] first.
     pub fn effect(&mut self, effect: Effect) {
         match effect.way {
             Channel::Request => self.count.requests += 1,
@@ -252,7 +245,7 @@ impl Judge {
         (now.saturating_sub(latest.at) < 1_000_000_000).then_some(latest.node)
     }
 
-    /// The first effect of the lowest term above `term` that has effects.
+    /// The first effect of the next term after `term` that has effects.
     pub fn first_above(&self, term: u64) -> Option<&Effect> {
         self.firsts.range(term + 1..).map(|(_, first)| first).next()
     }
@@ -298,8 +291,8 @@ impl Judge {
         let writes = self.writes.get(&(late.node, late.way)).unwrap_or(&empty);
         let caught = |stop: &&mut Stop| {
             let Some(continued) = stop.continued else { return false };
-            // If the higher term's effect came before the stop, the late effect would have been late even without the
-            // stop.
+            // If the effect of the higher term arrived before the stop, the write was already late when the stop began,
+            // so the stop is no excuse.
             stop.node == late.node
                 && stop.stopped < after.at
                 && (continued..continued + nanos(AT_ONCE)).contains(&late.at)
@@ -378,7 +371,6 @@ mod tests {
         assert!(broken.starts_with("terms only rise"), "{broken}");
     }
 
-    /// An effect with these [`Claims`].
     fn with_claims(term: u64, (resumed, saved_in): (u64, u64), saved: u64) -> Effect {
         let name = format!("i{term}/1/{resumed}/{saved_in}/{saved}/{term}");
         Effect { name, ..effect(Request, 0, term, term * 10) }

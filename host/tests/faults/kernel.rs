@@ -104,7 +104,6 @@ pub fn receive(socket: &impl AsRawFd, bytes: &mut [u8]) -> io::Result<Option<(us
     }
 }
 
-/// Returns the timestamp from the message's control data, if any.
 fn stamp(message: &libc::msghdr) -> Option<Nanos> {
     // SAFETY: the kernel has filled `message`, and its control buffer is alive and has the length in `message`.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
@@ -136,7 +135,7 @@ pub fn now() -> Nanos {
     read(ClockId::Realtime).try_into().expect("a time after 1970")
 }
 
-/// Detects changes to the clock that the stamps use, by comparing it with the monotonic clock.
+/// Detects that someone has set the clock that the stamps use, by comparing it with the monotonic clock.
 pub struct Clock {
     offset: i128,
 }

@@ -15,7 +15,6 @@ pub enum Links {
 }
 
 impl Links {
-    /// The links between nodes that use `store`.
     pub fn on(store: &Store, nodes: usize) -> Self {
         match store {
             Store::Sqlite(_) => Self::Sockets,
@@ -23,7 +22,6 @@ impl Links {
         }
     }
 
-    /// The flags that configure the links of a node's host.
     pub fn flags(&self, node: usize) -> Vec<(&'static str, String)> {
         match self {
             Self::Sockets => Vec::new(),

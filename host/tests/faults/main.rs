@@ -65,7 +65,7 @@ fn on_azurite() {
     run("azurite", Store::azurite(nodes()), Fixed { seed: 3, bursts: 1 });
 }
 
-/// The faults of a run without `FAULTS_MINUTES`.
+/// The faults to inject if `FAULTS_MINUTES` is not set.
 struct Fixed {
     seed: u64,
     bursts: usize,
@@ -87,13 +87,13 @@ fn nodes() -> usize {
     nodes
 }
 
-/// The program that every second node runs, if it is an earlier version of the host.
+/// The earlier version of the host that every second node runs, if any.
 fn old_program() -> Option<PathBuf> {
     variable("FAULTS_OLD")
 }
 
-/// Runs a fleet under faults. Without `FAULTS_MINUTES`, injects the faults `fixed` instead of random ones, so that the
-/// test does not fail by chance.
+/// Runs a fleet under faults. Without `FAULTS_MINUTES`, the faults are always the same ones (`fixed`), so the test does
+/// not fail by chance.
 fn run(name: &str, store: Store, fixed: Fixed) {
     let minutes: Option<f64> = variable("FAULTS_MINUTES");
     let length = minutes.map_or(Duration::MAX, |minutes| Duration::from_secs_f64(minutes * 60.0));
@@ -163,13 +163,13 @@ struct Run {
     links: Links,
     operator: Operator,
     due: Vec<(Instant, FollowUp)>,
-    /// One entry per node. While a node shuts down, its entry holds the time for which the node will stay down
+    /// One entry per node. While a node shuts down, its entry holds two values: how long the node stays down
     /// afterwards, and the timeout for the shutdown.
     ending: Vec<Option<(Duration, Patience)>>,
     /// The number of injected faults, and the number of faults that could not be injected, for each kind of fault.
     kinds: BTreeMap<&'static str, (usize, usize)>,
     bursts: usize,
-    /// The number of faults that hit a leader, and the number that targeted one.
+    /// The number of faults that hit a leader, and the number of faults that should have hit one.
     met_leader: (usize, usize),
     keeps_state: bool,
     /// True if the machine runs nothing else, so that time limits can be checked.
@@ -181,7 +181,6 @@ struct Run {
     _home: tempfile::TempDir,
 }
 
-/// The action that ends a fault after its duration.
 enum FollowUp {
     Continue(usize),
     Start(usize),
@@ -248,7 +247,6 @@ impl Run {
         }
     }
 
-    /// Injects one burst after another for at most `length`. After each burst, waits for a leader.
     fn inject_bursts(&mut self, bursts: impl Iterator<Item = Vec<(Duration, Fault)>>, length: Duration) -> Done {
         self.until("a first leader", node::GUARD, |run| run.judge().latest().is_some())?;
         let begin = Instant::now();
@@ -270,7 +268,8 @@ impl Run {
     }
 
     fn inject(&mut self, fault: Fault) {
-        // A later fault may write this record back, as another client could do with a record that it has read earlier.
+        // A later fault may write this record back. Another client could do the same with a record that it has read
+        // before.
         let _ = self.store.remember();
         let leader = self.judge().leader_at(kernel::now());
         let target = match fault.who() {
@@ -383,7 +382,7 @@ impl Run {
         }
     }
 
-    /// Ends all faults, waits for a leader, pushes a last version, and shuts the hosts down.
+    /// Ends all faults, waits for a leader, pushes a last version, and shuts the hosts down. Then checks the whole run.
     fn recover(&mut self) -> Done {
         for (_, follow_up) in std::mem::take(&mut self.due) {
             self.follow_up(follow_up);
@@ -443,7 +442,7 @@ impl Run {
         Ok(())
     }
 
-    /// Ends the faults whose duration is over, and checks the hosts and their effects.
+    /// Waits for one tick, ends the faults that are due to end, and checks the hosts and their effects.
     fn step(&mut self) -> Done {
         std::thread::sleep(TICK);
         let now = Instant::now();
@@ -495,7 +494,7 @@ impl Run {
                 self.nodes[node].go_on();
                 format!("{} goes on", NAMES[node])
             }
-            // The node was killed in the meantime, so it cannot continue.
+            // The node was killed while it was stopped, so there is no process to continue.
             FollowUp::Continue(_) => return,
             FollowUp::Start(node) => {
                 self.nodes[node].start();

@@ -10,7 +10,7 @@ use baton_test_support::modules::numbered;
 
 pub struct Operator {
     home: PathBuf,
-    /// The store's URL for the operator. Connections to this URL never fail.
+    /// The value of `--store` for the operator's commands. Connections to this store never fail.
     store: String,
     module: Vec<u8>,
     pushed: u8,
@@ -29,10 +29,7 @@ impl Operator {
         assert_eq!(finished.code, Some(0), "{finished:?}");
     }
 
-    /// Pushes the final version, and returns its digest.
-    ///
-    /// # Errors
-    /// If the push fails.
+    /// Pushes one more version. Returns its digest.
     pub fn push_last(&mut self) -> Done<String> {
         let finished = finish(self.next());
         if finished.code != Some(0) {
@@ -48,7 +45,7 @@ impl Operator {
         self.under_way.push((self.pushed, child.expect("the binary starts")));
     }
 
-    /// The command that pushes the next version. All versions have the same code, but different numbers.
+    /// All versions have the same code, but different numbers.
     fn next(&mut self) -> Command {
         self.pushed = self.pushed.wrapping_add(1);
         let file = self.file();
@@ -58,12 +55,11 @@ impl Operator {
         command
     }
 
-    /// The module file of the latest version.
     fn file(&self) -> PathBuf {
         self.home.join(format!("effects-{}.wasm", self.pushed))
     }
 
-    /// Messages about the pushes that have ended since the previous call.
+    /// Reaps the pushes that have ended since the previous call, and describes their results.
     pub fn ended(&mut self) -> Vec<String> {
         let mut messages = Vec::new();
         self.under_way.retain_mut(|(number, child)| match child.try_wait().expect("a child can be waited for") {
@@ -80,7 +76,6 @@ impl Operator {
         self.under_way.is_empty()
     }
 
-    /// The number of saves that the state in the store contains.
     pub fn saved(&self) -> Done<u64> {
         let mut command = baton(&self.home);
         command.args(["state", "get", ELECTION, "saved", "--store", &self.store]);

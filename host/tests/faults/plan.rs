@@ -32,13 +32,11 @@ impl Parts {
         self.0 & 2 != 0
     }
 
-    /// The names of the child processes in the set.
     pub fn others(self) -> impl Iterator<Item = &'static str> {
         Self::ALL.into_iter().skip(1).filter(move |(bit, _)| self.0 & bit != 0).map(|(_, name)| name)
     }
 }
 
-/// The cause of a process's death.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Death {
     /// SIGKILL, as from the kernel's OOM killer.
@@ -58,8 +56,7 @@ pub enum Content {
     Nothing,
 }
 
-/// A way in which connections fail. It applies to one node's connections to the store, or to the connections from other
-/// nodes to one node.
+/// A failure of one node's connections to the store, or of the other nodes' connections to that node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
     /// The proxy closes all connections, and refuses new ones.
@@ -74,20 +71,19 @@ pub enum Trouble {
     HoldAnswer,
 }
 
-/// A fault to inject. If it has a duration, it ends after that time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// Some of a node's processes receive SIGSTOP, and SIGCONT later.
+    /// Some of a node's processes receive SIGSTOP, and SIGCONT after this time.
     Stop(Who, Parts, Duration),
-    /// Some of a node's processes die. If the host is among them, the test starts the host again.
+    /// Some of a node's processes die. If the host is among them, the test starts it again after this time.
     End(Who, Parts, Death, Duration),
-    /// A host receives SIGTERM. After the host has exited, the test starts it again.
+    /// A host receives SIGTERM. Once the host has exited, the test waits for this time, and then starts it again.
     Terminate(Who, Duration),
     /// Another client breaks the lease, with this break period.
     Break(Duration),
     /// Another client breaks the lease, and writes this record without a lease id.
     Free(Content),
-    /// Another client breaks the lease, takes it, and releases it later.
+    /// Another client breaks the lease, takes it, and releases it after this time.
     Take(Duration),
     /// Another client breaks the lease, takes it, and does not renew it, so that it expires.
     TakeAndLeave,
@@ -102,7 +98,6 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The node that the fault targets, if any.
     pub fn who(&self) -> Option<Who> {
         match self {
             Fault::Stop(who, ..) | Fault::End(who, ..) | Fault::Terminate(who, _) => Some(*who),
@@ -111,7 +106,7 @@ impl Fault {
         }
     }
 
-    /// The name under which the test counts faults of this kind.
+    /// The name under which the test counts this kind of fault.
     pub fn kind(&self) -> &'static str {
         match self {
             Fault::Stop(_, Parts::HOST, _) => "stop",
@@ -143,7 +138,6 @@ pub struct Plan<W> {
 const BURST: u64 = 8;
 
 impl<W: Fn(&Fault) -> bool> Plan<W> {
-    /// A plan with the faults that pass `is_wanted`.
     pub fn new(seed: u64, nodes: usize, lease: Duration, is_wanted: W) -> Self {
         Self { rng: Rng::of(seed), nodes, lease, is_wanted }
     }

@@ -10,7 +10,6 @@ use crate::fleet::NAMES;
 use crate::judge::{Channel, Effect, Judge};
 use crate::kernel::{listener, receive};
 
-/// The server. Dropping it closes its connections.
 pub struct Receiver {
     port: u16,
     ended: Arc<AtomicBool>,
@@ -18,7 +17,6 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Starts a server that reports each request to the judge.
     pub fn start(judge: &Arc<Mutex<Judge>>) -> Self {
         let listener = listener();
         let port = listener.local_addr().expect("a bound address").port();

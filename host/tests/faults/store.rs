@@ -19,14 +19,13 @@ use crate::azurite::Azurite;
 use crate::plan::{Content, Trouble};
 use crate::proxy::{Mode, Proxy};
 
-/// The name of the fleet's election.
 pub const ELECTION: &str = "faults";
 const CONTAINER: &str = "faults";
 
 /// The timeout for a request to the emulator. The emulator may pause for minutes in the middle of a request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The result of injecting a fault. If the store refuses the fault, the test logs the error and continues.
+/// If a fault cannot be injected, the test logs the error and continues.
 pub type Done<T = ()> = Result<T, String>;
 
 pub enum Store {
@@ -50,7 +49,6 @@ pub struct Azure {
     earlier: Vec<HashMap<String, String>>,
 }
 
-/// A lease that another client has taken.
 pub enum Taken {
     Sqlite(LeaseId),
     Azurite(azure_core::prelude::LeaseId),
@@ -94,7 +92,7 @@ impl Store {
         Duration::from_secs(if matches!(self, Self::Sqlite(_)) { 2 } else { 15 })
     }
 
-    /// Remembers the current record, so that [`Self::free`] can write it back later.
+    /// Saves the current record, so that [`Self::free`] can write it back later.
     pub fn remember(&mut self) -> Done {
         match self {
             Self::Sqlite(sqlite) => {
@@ -193,7 +191,6 @@ impl Store {
         }
     }
 
-    /// Releases a lease that [`Self::take`] has taken.
     pub fn release(&self, taken: Taken) -> Done {
         match (self, taken) {
             (Self::Sqlite(sqlite), Taken::Sqlite(id)) => sqlite.runtime.block_on(async {
@@ -220,8 +217,8 @@ impl Store {
         }
     }
 
-    /// Makes a node's connection to the store fail until [`Self::heal`]. The embedded store is locked instead, which
-    /// affects all nodes.
+    /// Makes a node's connections to the store fail until [`Self::heal`]. The embedded store has no connections, so
+    /// this locks its database, which affects all nodes.
     pub fn trouble(&mut self, node: usize, trouble: Trouble) -> Done {
         match self {
             Self::Sqlite(sqlite) => {
@@ -305,7 +302,6 @@ const TERM: usize = 0;
 const NODE: usize = 1;
 const OUTCOME: usize = 6;
 
-/// Returns the record in the middle of the list of remembered records.
 fn middle<T: Clone>(earlier: &[T]) -> Option<T> {
     earlier.get(earlier.len() / 2).cloned()
 }

@@ -44,7 +44,6 @@ const GUARD: Duration = Duration::from_secs(300);
 /// length.
 const MEMORY: u64 = 64 << 10;
 
-/// The grants of a case's instance, and how its runner starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Setting {
     /// The instance is granted the network.
@@ -59,17 +58,15 @@ enum Setting {
     BadlyReady,
 }
 
-/// The expected end of an instance.
 #[derive(Debug)]
 enum Outcome {
     /// The runner breaks the protocol, and the host's reason for ending the instance contains this text.
     Breaks(&'static str),
     /// The instance fails, and the reason that the host reports contains this text.
     Crashes(&'static str),
-    /// The instance returns successfully.
     IsDone,
-    /// The instance prints a line that starts with this text, and runs until it is killed. Another instance keeps
-    /// running meanwhile.
+    /// The instance prints a line that starts with this text, and runs until the test kills it. Meanwhile, another
+    /// instance keeps running.
     Stays(&'static str),
 }
 
@@ -180,7 +177,7 @@ struct Host {
     /// A server that hostile runners connect to.
     server: TcpListener,
     folder: PathBuf,
-    /// The lock file. Its locks show other hosts that the runners are alive.
+    /// The lock file. While a runner holds a lock on it, other hosts know that the runner is alive.
     lock_file: Arc<LockFile>,
     _locks: tempfile::TempDir,
 }
@@ -327,7 +324,6 @@ impl Host {
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The output of one instance, and the host's notices about the instance.
 #[derive(Debug)]
 struct Recorder {
     clock: Clock,
@@ -378,7 +374,7 @@ impl Recorder {
         }
         assert!(notices.others <= 70, "{case}: too many notices: {}", notices.others);
         if let Some(before) = notices.lines_when_killed {
-            // One line may pass the gate before the kill, and be recorded only after the kill.
+            // The host may let one line pass before the kill, and record it only after the kill.
             assert!(notices.lines.len() <= before + 1, "{case}: the instance prints after the kill");
         }
     }
@@ -392,7 +388,6 @@ struct Neighbour {
 }
 
 impl Neighbour {
-    /// Waits until the instance has printed more lines.
     async fn keeps_printing(&mut self, case: &str) {
         let lines = || self.recorder.notices().lines.len();
         let before = lines();
@@ -400,7 +395,7 @@ impl Neighbour {
             .unwrap_or_else(|_| panic!("{case}: {:?}", self.recorder));
     }
 
-    /// Returns the runner's pid. The runner is the only child of this process that has the name of a real runner.
+    /// The runner is the only child of this process that has the name of a real runner.
     fn pid(&self) -> u32 {
         let is_real =
             |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "baton-runner\n");
@@ -433,7 +428,7 @@ async fn output_stops_at_deadline(host: &Host) {
 async fn printed_until(host: &Host, launcher: &Launcher, remaining: Duration) -> usize {
     let deadline = host.clock.now() + remaining;
     let (mut instance, recorder) = host.start(launcher, &host.modules[0], remaining);
-    // A hostile runner does not exit at its deadline, so the host must kill it. The test does so a little later.
+    // A hostile runner does not exit at its deadline. The test therefore kills the instance a little later.
     while host.clock.now() < deadline + POLL_INTERVAL * 4 {
         tokio::time::sleep(POLL_INTERVAL).await;
     }
@@ -441,12 +436,11 @@ async fn printed_until(host: &Host, launcher: &Launcher, remaining: Duration) ->
     let ended = gone(&mut instance).await;
     assert!(ended.end == End::Killed && host.clock.now() >= deadline, "{ended:?}");
     let late = recorder.notices().lines.iter().filter(|(at, _)| *at > deadline + POLL_INTERVAL).count();
-    // One line may pass the gate before the deadline and still come out late, because its thread has to wait for a CPU.
+    // The host may let one line pass before the deadline, and record it late, because its thread has to wait for a CPU.
     assert!(late <= 1, "{late} lines come out after the deadline: {recorder:?}");
     recorder.notices().lines.len() - late
 }
 
-/// Waits until the other end of the connection has closed it.
 fn wait_until_closed(mut connection: TcpStream) {
     connection.set_nonblocking(true).unwrap();
     let mut read = [0; 1 << 16];

@@ -57,7 +57,7 @@ struct Runner {
     to_host: Option<File>,
     page: OwnedFd,
     tally: OwnedFd,
-    /// The lock file. Its lock shows other hosts that this runner is alive.
+    /// The lock file. While this runner holds its lock, other hosts know that the runner is alive.
     lock: OwnedFd,
     /// The addresses at which the page and the tally are mapped.
     mapped: [*mut libc::c_void; 2],
@@ -196,7 +196,6 @@ impl Runner {
         self.say(says::LINE, &[vec![0], text(line)]);
     }
 
-    /// Sends the same message again and again, forever.
     fn floods(&self, kind: u8, parts: &[Vec<u8>]) -> ! {
         let message = frame(&[vec![kind], parts.concat()].concat());
         // Put many short messages into one write.
@@ -206,7 +205,7 @@ impl Runner {
         }
     }
 
-    /// Reports that the instance has ended in the way given by `how`. The report has no backtrace.
+    /// Reports the end of the instance, without a backtrace.
     fn ends(&self, how: u8) {
         self.say(says::ENDED, &[vec![how, 0]]);
     }
@@ -325,7 +324,7 @@ impl Runner {
         stay()
     }
 
-    /// Tries to give up its lock. Other hosts would then consider this runner and its host dead.
+    /// Tries to give up its lock. If that worked, other hosts would consider this runner and its host dead.
     fn gives_its_lock_up(&self) {
         let lock = self.lock.as_raw_fd();
         let other = self.page.as_raw_fd();

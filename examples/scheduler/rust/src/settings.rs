@@ -8,17 +8,13 @@ pub(crate) struct Settings {
     /// The workers' base URLs, without a trailing `/`. The list is not empty.
     workers: Vec<String>,
     pub(crate) partitions: u64,
-    /// Pause before a partition is offered again.
     pub(crate) pause: Duration,
-    /// Maximum time to wait for a worker's answer.
+    /// Maximum time for a worker to connect, to begin its answer, and between two parts of the answer.
     pub(crate) timeout: Duration,
 }
 
 impl Settings {
-    /// Reads the settings from environment variables.
-    ///
-    /// # Errors
-    /// Returns a message that names the missing or invalid variable, and contains an example value.
+    /// Reads environment variables. An error names the missing or invalid variable, and shows a valid value.
     pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let workers = variable("WORKERS").unwrap_or_default();
         let workers: Vec<String> =

@@ -11,8 +11,7 @@ use rustix::time::{
     timerfd_settime,
 };
 
-/// Longest wait that [`towards`] does not shorten. The caller splits a longer wait, and checks the clocks after each
-/// part.
+/// Longest wait that [`towards`] does not shorten. Before a longer wait is over, the caller checks the clocks again.
 const CLOSE: Duration = Duration::from_millis(50);
 
 /// Wakes its thread at a given time on the boot clock. Unlike a wait for a duration, the alarm counts the time for
@@ -45,8 +44,8 @@ impl Alarm {
         self.steps.is_some()
     }
 
-    /// Forgets past clock steps. From now on, each step wakes the thread. So a thread that reads a clock after this
-    /// call misses no step.
+    /// Forgets past clock steps. From now on, each step wakes the thread. Call this before you read a clock, so that
+    /// you miss no step.
     pub fn forget_steps(&mut self) {
         let never = Timespec { tv_sec: i64::MAX, tv_nsec: 0 };
         let flags = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;

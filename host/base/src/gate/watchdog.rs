@@ -1,6 +1,6 @@
-//! The watchdog. It ends the host's process if an instance does not exit in time. The watchdog also reports time that
-//! timers have missed. An instance whose process was killed counts as exited, even if the process has not been reaped
-//! yet.
+//! The watchdog. It ends the host's process if an instance does not exit in time. It also notifies the users of timers
+//! when the timers have fallen behind, for example during a suspend. An instance whose process was killed counts as
+//! exited, even if the process has not been reaped yet.
 //!
 //! The watchdog waits for no other thread, with one exception. Before the watchdog ends the process, a separate thread
 //! sends the last messages of the host (the "last words"). The watchdog waits for this thread up to a time limit.
@@ -32,23 +32,23 @@ use crate::doorbell::Doorbell;
 /// kernel does not report.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Longest sleep in two cases:
+/// Longest sleep if the watchdog could miss a pause or a clock step while it sleeps:
 ///
 /// - The kernel does not report clock steps.
-/// - The time from the deadline until the instance must have exited is at most [`PAUSED`]. A pause as long as this time
-///   goes unnoticed.
+/// - The time from the deadline until the instance must have exited is at most [`PAUSED`]. The watchdog does not notice
+///   a pause of that length.
 ///
-/// In both cases, the sleep is a quarter of the time from the deadline until the instance must have exited, but at
-/// least [`CLOSELY`] and at most this value.
+/// The sleep is then a quarter of the time from the deadline until the instance must have exited, but at least
+/// [`CLOSELY`] and at most this value.
 const LONGEST_UNTOLD: Duration = Duration::from_millis(500);
 
 /// Shortest sleep before the deadline, and the interval of checks after it.
 const CLOSELY: Duration = Duration::from_millis(50);
 
-/// Delay of a wake-up above which the whole process counts as having been paused.
+/// Delay of a wake-up from which the watchdog concludes that the whole process was paused.
 const PAUSED: Duration = Duration::from_millis(500);
 
-/// Minimum time that timers must have missed before their users are notified, in nanoseconds.
+/// Minimum time by which timers must have fallen behind before their users are notified, in nanoseconds.
 const MISSED: i128 = 10_000_000;
 
 /// The time of the next check while no instance is watched.
@@ -77,20 +77,17 @@ struct Watched {
     words: Words,
 }
 
-/// The watchdog's messages. A thread that sends a message may block on a lock whose owner is not running, on memory, or
-/// on a descriptor. So a separate thread sends the messages, and the watchdog waits only a limited time for that thread
-/// to send the last words.
+/// The watchdog's messages. A separate thread sends them, because sending may block on a lock, on memory or on a
+/// descriptor. The watchdog waits only a limited time for that thread to send the last words.
 #[derive(Debug, Default)]
 struct Words {
-    /// True if timers have missed time, and their users have not been notified of this yet.
+    /// True if timers have fallen behind, and their users have not been notified yet.
     missed: AtomicBool,
     tell_missed: watch::Sender<()>,
-    /// True once the last words have been requested.
     asked: AtomicBool,
     /// Time limit for the last words, in nanoseconds.
     longest: AtomicU64,
     said: AtomicBool,
-    /// True once the watchdog has been dropped.
     ended: AtomicBool,
 }
 
@@ -110,14 +107,12 @@ impl Words {
         }
     }
 
-    /// Makes the speaker thread notify the users of timers about missed time.
     fn have_missed(&self, speaker: &Thread) {
         self.missed.store(true, Ordering::Release);
         speaker.unpark();
     }
 
-    /// Requests the last words, and waits at most `longest` until they are sent. Reads only the boot clock, which needs
-    /// no lock.
+    /// Waits at most `longest` until the last words are sent. Reads only the boot clock, which needs no lock.
     fn ask(&self, speaker: &Thread, clock: &Clock, longest: Duration) {
         let until = clock.boot() + longest;
         self.longest.store(u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX), Ordering::Release);
@@ -270,8 +265,7 @@ impl Timers {
         i128::from(super::nanoseconds(now)) - i128::from(nanoseconds_on(ClockId::Monotonic))
     }
 
-    /// Compares the clocks at `now`. Returns true if timers have missed enough time since the last notification to
-    /// notify their users again.
+    /// Returns true if timers have fallen so far behind since the last notification that it is time for another.
     fn looked_at(self, now: Time) -> (Self, bool) {
         let at = Self::at(now);
         if at.ahead > self.ahead + MISSED { (at, true) } else { (self, false) }
@@ -280,14 +274,13 @@ impl Timers {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Look {
-    /// Check again after this time.
     Again(Duration),
-    /// An instance has not exited in time. The duration is the time limit for the last words.
+    /// The duration is the time limit for the last words.
     Overdue(Duration),
 }
 
-/// Checks the gates at `now`. The check was planned for the time `planned`. If `is_told` is true, the alarm reports
-/// clock steps, so the watchdog may sleep longer.
+/// Checks the gates at `now`. `planned` is the time at which the check should have happened. If `is_told` is true, the
+/// alarm reports clock steps, so the watchdog may sleep longer.
 fn look(gates: &[Arc<Gate>], planned: Time, now: Time, is_told: bool) -> Look {
     if now.since(planned) > PAUSED {
         gates.iter().for_each(|gate| gate.wakes(now));

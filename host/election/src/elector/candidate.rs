@@ -29,18 +29,18 @@ pub(super) struct Standby {
     last_poll: Option<Time>,
     /// True if a hint has arrived since the last read.
     is_hinted: bool,
-    /// The due time of the next read after a hint, at the steady rate of one read per [`HINTED_POLL`]. In a burst, a
-    /// read may come earlier, by up to [`HINTED_AT_ONCE`] - 1 intervals.
+    /// The time of the next read after a hint, at one read per [`HINTED_POLL`]. If several hints arrive at once, a read
+    /// may come up to [`HINTED_AT_ONCE`] - 1 intervals earlier.
     next_hinted: Time,
     /// True if, at the last read, the holder was dead and this node could not lead. Once the node may lead, it reads
     /// again soon.
     was_unable: bool,
-    /// The permitted delay of the next read, set while the leader announces its renewals.
+    /// Set while the leader announces its renewals. The next read may then come later.
     slack: Option<PollDelay>,
     pending: Option<Pending>,
     asked: StandbyRequest,
     failures: u32,
-    /// The last report about the election. It is kept so that the same report is not sent again.
+    /// Kept so that the same report is not sent again.
     said: Option<LastReport>,
 }
 
@@ -77,13 +77,11 @@ enum LastReport {
 pub(super) struct AcquireBasis {
     version: Version,
     pub(super) record: Option<Record>,
-    /// The reason why another instance may still be running when this node gets the lease; `None` if there can be no
-    /// such instance.
+    /// Set if another instance may still be running when this node gets the lease.
     pub(super) unclear: Option<UncertainHolder>,
     pub(super) way: AcquireMode,
 }
 
-/// The kind of request with which this node tries to get the lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(super) enum AcquireMode {
     Acquire,
@@ -106,7 +104,7 @@ impl AcquireMode {
     }
 }
 
-/// The reason why another instance may still be running.
+/// Another instance may still be running. If this node gets the lease, it first waits for that instance to end.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct UncertainHolder {
     /// The time after which the other instance has ended, as far as this node knows.
@@ -133,7 +131,6 @@ impl Standby {
         }
     }
 
-    /// True while a survey is under way.
     pub(super) fn surveys(&self) -> bool {
         self.pending.is_some() && matches!(self.asked, StandbyRequest::Survey)
     }
@@ -167,7 +164,6 @@ impl Standby {
         self.permit_delay(context);
     }
 
-    /// Lets the next read come later if the leader announces its renewals.
     fn permit_delay(&mut self, context: &mut Context) {
         if context.listening.fresh_until().is_some() && self.slack.is_none() {
             let until = self.last_poll.unwrap_or_default() + context.jittered(LISTENING_POLL);
@@ -223,8 +219,8 @@ impl Standby {
             (StandbyRequest::Survey, Ok(Reply::Surveyed { read, recalled, steering }))
                 if context.knows_steering(steering.as_ref()) =>
             {
-                // A survey may take longer than a renewal may. So the duration of the survey does not show that this
-                // node is too slow to renew.
+                // Pass zero instead of the survey's duration: a slow survey does not show that renewals would be too
+                // slow.
                 if let Some(opening) = self.has_read(context, read, Duration::ZERO) {
                     return self.recalled(context, opening, &recalled);
                 }
@@ -307,7 +303,6 @@ impl Standby {
         self.contend(context, snapshot, true)
     }
 
-    /// Schedules the next read. The delay grows with each failure.
     fn backs_off(&mut self, context: &mut Context, error: &StoreError) {
         self.next_poll = context.time() + context.back_off(self.failures, error);
         self.failures += 1;
@@ -323,7 +318,8 @@ impl Standby {
         }
         let unclear = unclear(context, &snapshot, is_recalled);
         // A node that must first wait for another instance needs a lease that lasts at least as long as the wait. A
-        // reclaimed lease keeps its length, and a lease that is still held may not become free. So request neither.
+        // reclaimed lease keeps its length, and a held lease may never become free. So do not request a lease in either
+        // state.
         let must_be_clear = |lease| matches!(lease, LeaseState::Reclaimable { .. } | LeaseState::Held);
         if unclear.is_some()
             && let Snapshot::Object { lease, version, .. } = &snapshot
@@ -433,8 +429,8 @@ fn held_unless_all_is_clear(context: &Context, snapshot: Snapshot) -> Snapshot {
     Snapshot::Object { lease, version, record }
 }
 
-/// Error for a read that took longer than a renewal may take. The message proposes a lease length that is rounded up.
-/// So the message stays the same when the store's response time varies a little.
+/// Error for a read that took longer than a renewal may take. The message proposes a longer lease. That length is
+/// rounded up, so that the message stays the same when the store's response time varies a little.
 fn too_slow(context: &Context, took: Duration) -> StoreError {
     const STEP: u64 = 15;
     let Settings { timing, lease_range, .. } = &context.settings;
@@ -459,12 +455,10 @@ fn is_as_long(record: &Record, context: &Context) -> bool {
     (lease..lease + Duration::from_secs(1)).contains(&record.lease)
 }
 
-/// True if the holder died before its lease expired.
 fn is_dead(snapshot: &Snapshot) -> bool {
     matches!(snapshot, Snapshot::Object { lease: LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. }, .. })
 }
 
-/// True if this node should request the lease or create the object.
 fn may_contend(context: &Context, snapshot: &Snapshot) -> bool {
     if !context.may_lead() {
         return false;
@@ -680,7 +674,6 @@ impl Acquiring {
     }
 }
 
-/// Returns to standby and reads again after one polling interval. Finishes instead if the host is shutting down.
 pub(super) fn back_to_standby(context: &mut Context, reason: String) -> Option<Role> {
     if context.shutting_down {
         return Some(Role::Finished);

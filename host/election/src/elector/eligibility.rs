@@ -11,11 +11,9 @@ use crate::port::Report;
 use crate::record::Version;
 use crate::timing::Time;
 
-/// The eligibility that the host last set for this node, and the elector's progress in applying it.
 #[derive(Debug, Default, Clone, Hash)]
 pub(super) struct EligibilityState {
     given: Eligibility,
-    /// The command that applies, if any.
     current: Option<Ineligibility>,
     /// The lease that this node held when the current ineligibility began.
     ceded: Option<CededLease>,
@@ -25,7 +23,6 @@ pub(super) struct EligibilityState {
     transfer_failed: bool,
     /// The time since which this node could have requested the lease; `None` while it cannot.
     open_since: Option<Time>,
-    /// True once the deferral has been reported.
     is_deferral_reported: bool,
 }
 
@@ -40,7 +37,6 @@ enum CededLease {
     },
 }
 
-/// The decision whether to request a lease that looks free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AcquireDecision {
     /// Request the lease. If `within_quota` is true, the host may withhold the request when it has reached its
@@ -112,7 +108,6 @@ impl Context {
         self.eligibility.end_of(self.eligibility.current.as_ref()?)
     }
 
-    /// The operators' command that prevents this node from leading, if any.
     pub(super) fn command(&self) -> Option<&Ineligibility> {
         self.eligibility.current.as_ref()
     }

@@ -8,12 +8,12 @@ use crate::hint::{Hint, LISTENING_POLL};
 use crate::record::{LeaseState, Snapshot, Term};
 use crate::timing::Time;
 
-/// Number of standbys that read the lease as soon as it must be free: the first ones in the leader's order of
-/// succession. The others read a little later, because simultaneous reads would slow each other down.
+/// Number of standbys, from the start of the leader's order of succession, that poll at [`EAGER_POLL`] when the lease
+/// should be free. The other standbys read a little later, because simultaneous reads would slow each other down.
 const FIRST: u32 = 3;
-/// Polling interval of the standbys counted by [`FIRST`] while they expect the lease to become free.
+/// Polling interval of the first [`FIRST`] standbys while they expect the lease to become free.
 const EAGER_POLL: Duration = Duration::from_millis(100);
-/// Time for which the standbys counted by [`FIRST`] poll at [`EAGER_POLL`].
+/// Time for which the first [`FIRST`] standbys poll at [`EAGER_POLL`].
 const EAGER: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default, Clone, Hash)]
@@ -31,7 +31,6 @@ struct Leader {
     renewed: Option<Time>,
     /// True while hints from the leader arrive.
     is_heard: bool,
-    /// This node's place in the leader's order of succession.
     place: Option<u32>,
     /// The time at which this node received the leader's announcement that it gives up the lease.
     gave_up: Option<Time>,
@@ -43,11 +42,9 @@ impl Leader {
     }
 }
 
-/// The effect of a hint on the next read.
 pub(super) enum HintEffect {
     /// The next read comes as soon as the rate limit for reads after hints allows.
     Soon,
-    /// The next read comes at the given time.
     At(Time),
     /// The hint contains no news, so the next read may come later.
     Nothing,
@@ -131,7 +128,7 @@ impl LeaderHints {
 }
 
 impl Context {
-    /// Handles a hint, and returns its effect on a standby that last read at the time `last`.
+    /// Handles a hint. `last` is the time of this standby's last read.
     pub(super) fn hear(&mut self, hint: &Hint, last: Time) -> HintEffect {
         let (now, later) = (self.time(), self.time() + EAGER);
         let is_of_leader = |leader: &&mut Leader| hint.from() == Some(leader.incarnation.as_str());
@@ -153,7 +150,7 @@ impl Context {
                 if leader.names_this_node() {
                     return HintEffect::Soon;
                 }
-                // Repeated announcements never delay a read beyond the polling interval of a listening standby.
+                // Even if the leader repeats this announcement, read at least every [`LISTENING_POLL`].
                 HintEffect::At((later + self.up_to(EAGER)).min(last + LISTENING_POLL))
             }
             Hint::Silent { .. } => {

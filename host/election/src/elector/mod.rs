@@ -38,8 +38,8 @@ use versions::Versions;
 
 /// Assumed length of a lease that no record describes: the longest length that any store supports.
 const UNKNOWN_LEASE: Duration = Duration::from_secs(60);
-/// Number of terms that [`Memory::skip_unknown_terms`] skips. Upper bound both on the terms that can begin in one
-/// second and on the terms that may have begun without being in any object in the store.
+/// Number of terms that [`Memory::skip_unknown_terms`] skips. At most this many terms can begin in one second. At most
+/// this many terms can have begun without being in any object in the store.
 const UNKNOWN_TERMS: Term = 1 << 20;
 /// Latest plausible wall-clock time, in seconds since the Unix epoch. Later times are reduced to this time, because
 /// they would use up the available term numbers.
@@ -96,11 +96,9 @@ pub struct Elector {
 enum Role {
     /// The node neither holds nor requests the lease.
     Standby(Standby),
-    /// The node has requested the lease.
     Acquiring(Acquiring),
     /// The node holds the lease, as far as it knows.
     Holding(Box<Holding>),
-    /// The node is releasing the lease.
     Releasing(Releasing),
     Finished,
 }
@@ -296,7 +294,6 @@ struct Context {
     eligibility: EligibilityState,
     /// The time at which an operator last triggered a run.
     trigger: Option<Duration>,
-    /// The end of this node's cool-off.
     cool_off: Option<Time>,
     /// Number of cool-offs since this node was last healthy.
     cool_offs: u32,
@@ -307,7 +304,6 @@ struct Context {
     shutting_down: bool,
 }
 
-/// The facts that this host has learned about the election since it started.
 #[derive(Debug, Default, Clone, Hash)]
 struct Memory {
     /// The highest known term, including terms that this node has only attempted to write. This node's next term must
@@ -490,7 +486,6 @@ impl Context {
         self.settings.timing.renew_at(sent, phase)
     }
 
-    /// The time at which to retry a failed request on which the lease depends.
     fn retry_at(&mut self) -> Time {
         let (shortest, longest) = self.settings.timing.retry_range();
         let wait = shortest + self.up_to(longest - shortest);
@@ -655,7 +650,6 @@ const CREATE: &str = "create";
 const ACQUIRE: &str = "acquire";
 const RELEASE: &str = "release";
 
-/// A problem with the store that has been reported.
 #[derive(Debug, Clone, Hash)]
 struct Trouble {
     since: Time,
@@ -665,14 +659,12 @@ struct Trouble {
     has_read_since: bool,
 }
 
-/// A request that has not been answered yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 struct Pending {
     id: RequestId,
     sent: Time,
 }
 
-/// Takes the request out of `slot` if its id is `id`.
 fn answered(slot: &mut Option<Pending>, id: RequestId) -> Option<Pending> {
     slot.take_if(|pending| pending.id == id)
 }

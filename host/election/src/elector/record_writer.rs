@@ -9,7 +9,6 @@ use crate::record::{LeaseId, LeaseState, Record, Snapshot, Version};
 use crate::request::{Op, Reply, RequestId, StoreError};
 use crate::timing::Time;
 
-/// Reason reported for the loss of the lease if the store contains a record that this holder did not write.
 pub(super) const WRITTEN_BY_OTHERS: &str = "another client has written the record";
 
 /// The current record, as far as this holder knows, and the record that the holder wants to write.
@@ -31,10 +30,8 @@ struct Goal {
     step: Step,
 }
 
-/// The reason for writing the wanted record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Purpose {
-    /// The record begins a term.
     Term,
     /// The record notes a change in the current term: an outcome, the failure count, or the end of the last instance.
     Note,
@@ -50,9 +47,7 @@ enum Step {
 
 #[derive(Debug, Clone, Hash)]
 pub(super) enum WriteResult {
-    /// No news for the holder.
     None,
-    /// The wanted record has been written.
     Written,
     /// The lease is certainly lost.
     Lost(String),
@@ -70,7 +65,6 @@ impl RecordWriter {
         self.record.as_ref()
     }
 
-    /// The version of the stored record, as far as this holder knows.
     pub(super) fn version(&self) -> &Version {
         &self.version
     }
@@ -110,7 +104,6 @@ impl RecordWriter {
         }
     }
 
-    /// Makes the next attempt due at `now`.
     pub(super) fn hurry(&mut self, now: Time) {
         if let Some(Goal { step: Step::WriteAt(at) | Step::ReadAt(at), .. }) = &mut self.goal {
             *at = now;
@@ -140,7 +133,7 @@ impl RecordWriter {
         }
     }
 
-    /// Handles an answer. Ignores answers to requests that this writer has not sent.
+    /// Ignores answers to requests that this writer has not sent.
     pub(super) fn answer(
         &mut self,
         context: &mut Context,
@@ -187,7 +180,6 @@ impl RecordWriter {
         WriteResult::Written
     }
 
-    /// Notes the stored version and record.
     fn is_at(&mut self, version: Version, record: Option<Record>) {
         (self.version, self.record) = (version, record);
         self.asked.clear();

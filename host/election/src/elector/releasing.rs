@@ -32,8 +32,7 @@ pub(super) struct Releasing {
 }
 
 impl Releasing {
-    /// Creates the role. `last` is the record with the outcome of the last term, even if the store does not contain it
-    /// yet.
+    /// `last` is the record with the outcome of the last term, even if the store does not contain it yet.
     pub(super) fn new(
         context: &Context,
         id: LeaseId,

@@ -20,13 +20,11 @@ pub(super) struct Versions {
     /// The digest of the last planned module. It is kept while no module is planned, so that the module does not count
     /// as new if it is planned again.
     last: Option<String>,
-    /// The probation of the planned module, if it is on probation.
     probation: Probation,
     /// The versions that this node has rejected. A plan that was made before the rejection cannot bring them back.
     rejected: Vec<ModuleVersion>,
 }
 
-/// The results of the instances of a version on probation so far.
 #[derive(Debug, Default, Clone, Hash)]
 struct Probation {
     /// The time at which the first instance that failed began to run.
@@ -55,7 +53,6 @@ impl Versions {
         &self.plan
     }
 
-    /// The version to serve; `None` if there is no version that this node may run.
     pub(super) fn module(&self) -> Option<&ModuleVersion> {
         self.plan.module.as_ref()
     }
@@ -89,7 +86,6 @@ impl Versions {
 }
 
 impl Context {
-    /// Ends the probation of a version that has passed it.
     pub(super) fn prove(&mut self, term: Term) {
         self.versions.probation = Probation::default();
         self.versions.plan.fallback = None;
@@ -121,7 +117,6 @@ impl Context {
         self.reject(term, reason);
     }
 
-    /// Rejects the planned version and falls back to the previous one.
     pub(super) fn reject(&mut self, term: Term, reason: String) {
         self.versions.probation = Probation::default();
         let instead = self.versions.plan.fallback.take();

@@ -59,7 +59,6 @@ pub enum Action {
     Publish(usize),
     Withdraw(usize),
     StepDown(usize),
-    /// A node reads that the election is suspended.
     ReadSuspended(usize),
     ReadResumed(usize),
     Shutdown(usize),
@@ -82,11 +81,9 @@ pub enum Action {
 pub enum Lie {
     /// The holder has just renewed the lease, and the holder's term is far above the current term.
     Leads,
-    /// The holder has given up the lease.
     GivesUp,
 }
 
-/// The reason for which an instance ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ending {
     Done,
@@ -104,11 +101,11 @@ impl World {
     /// Collects the possible actions. Leaves out actions that would only change the order of independent actions.
     /// Actions without faults come first, so a run that always takes the first action has no faults.
     ///
-    /// If an action is due on a node, and no answer can reach the node first, the action affects only this node. Other
-    /// nodes' actions may then come earlier or later without changing the result, so only this node's actions are
-    /// collected. The collected actions form a persistent set: P. Godefroid, "Partial-Order Methods for the
-    /// Verification of Concurrent Systems", 1996. While an action is due or a request can arrive, an idle node that
-    /// waits for no answer is not paused, ended or steered.
+    /// The first node that has an action due, and that no answer can reach first, is special: the action affects only
+    /// this node. Other nodes' actions may come earlier or later without changing the result. So only this node's
+    /// actions are collected. They form a persistent set: P. Godefroid, "Partial-Order Methods for the Verification of
+    /// Concurrent Systems", 1996. While an action is due or a request can arrive, an idle node that waits for no answer
+    /// is not paused, ended or steered.
     pub fn actions(&self, actions: &mut Vec<Action>) {
         if self.broken.is_some() {
             return;
@@ -787,7 +784,6 @@ impl World {
         }
     }
 
-    /// The highest term in any announcement.
     fn recalled(&self, recalled: &Recalled) -> Recalled {
         Recalled { term: recalled.term.max(self.witnessed()), progress: recalled.progress.clone() }
     }
@@ -803,7 +799,6 @@ impl World {
         self.witnessed() >= recorded.max(self.started)
     }
 
-    /// The snapshot that a read would return.
     pub fn snapshot(&self) -> Snapshot {
         self.store.clone().snapshot(self.now)
     }

@@ -13,7 +13,6 @@ use crate::state::{State, World};
 /// Maximum number of states whose actions are tried. These states and their successors take about 5 GB of memory.
 const MOST: usize = 10_000_000;
 
-/// The model of an election, with one starting state.
 pub struct Election {
     start: World,
     effort: Arc<Effort>,
@@ -21,7 +20,6 @@ pub struct Election {
 
 #[derive(Clone, Copy)]
 pub enum Bound {
-    /// Stops after this time.
     Time(Duration),
     /// Stops once the actions of this many states have been tried. Every run tries the same states.
     States(usize),

@@ -11,7 +11,6 @@ use crate::actions::{Action, SHORTLY, version};
 use crate::state::{Faults, Node, World, name};
 use crate::store::Store;
 
-/// A state from which the model starts, and the faults that may follow.
 pub struct Start {
     pub name: &'static str,
     pub world: fn() -> World,

@@ -17,7 +17,6 @@ use crate::store::{Instant, Store};
 pub const LEASE: Duration = Duration::from_secs(60);
 const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), LEASE);
 
-/// The model at one moment.
 #[derive(Clone, Debug)]
 pub struct State {
     /// Number of actions since the start. The comparison of states ignores the depth.
@@ -56,7 +55,6 @@ pub struct World {
     pub written: Vec<Record>,
     /// Messages between processes, without duplicates. Messages are kept only while hints can still arrive.
     pub told: Vec<Hint>,
-    /// The term that each node has announced.
     pub announced: Vec<Term>,
     /// The highest term in which an instance was started.
     pub started: Term,
@@ -97,7 +95,6 @@ pub struct Node {
     pub has_finished: bool,
 }
 
-/// One run of the host on a node.
 #[derive(Clone, Debug, Hash)]
 pub struct Process {
     pub incarnation: u64,
@@ -108,9 +105,7 @@ pub struct Process {
     pub instance: Option<Instance>,
     /// True if the process's last request was for the lease.
     pub is_acquiring: bool,
-    /// True if the process has read that the election is suspended.
     pub is_suspended: bool,
-    /// The lease ids that the process has used in its requests.
     pub leases: Vec<LeaseId>,
 }
 
@@ -131,7 +126,6 @@ pub struct Flight {
     pub op: Op,
     /// True if time may pass before the request arrives. The request may also never arrive.
     pub is_late: bool,
-    /// True if the host may hold back the request.
     pub within_quota: bool,
 }
 
@@ -149,7 +143,6 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// True if an effect of the instance would pass the gate.
     pub fn passes(&self, now: Instant) -> bool {
         self.end.is_none() && Time(now) < self.deadline
     }

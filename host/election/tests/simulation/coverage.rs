@@ -137,7 +137,6 @@ impl Coverage {
         self.ahead += other.ahead;
     }
 
-    /// Returns the cases that never occurred.
     pub fn missing(&self) -> Vec<&'static str> {
         self.all().into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
     }

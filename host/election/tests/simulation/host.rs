@@ -14,14 +14,12 @@ use crate::rng::Rng;
 use crate::store::Instant;
 use crate::world::Heard;
 
-/// The shortest and the longest lease of the simulated store.
 pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
 /// A machine, which outlives the processes that run on it.
 #[derive(Default)]
 pub struct Host {
     pub incarnation: u32,
-    /// The last plan that the host received.
     pub serves: Plan,
     pub process: Option<Process>,
     /// The previous process after its exit, and the time at which its runner exits.
@@ -37,13 +35,11 @@ pub struct Host {
     pub unwatched_until: Instant,
     /// The slew of one of the machine's clocks, in millionths, and the time at which this slew ends.
     pub slewed: (i64, Instant),
-    /// The time from the exit of the process to the next start.
     pub down: Duration,
 }
 
 pub struct Process {
     pub elector: Elector,
-    /// The operators' commands that the process has read.
     pub heard: Heard,
     pub instance: Option<Instance>,
     pub unanswered: BTreeSet<RequestId>,
@@ -52,9 +48,7 @@ pub struct Process {
     /// The number of recalls so far, and the number of other requests so far.
     pub asked: (u64, u64),
     pub announced: Announced,
-    /// The lease id in the last acquire.
     pub lease: Option<LeaseId>,
-    /// The lease ids in all acquires and reclaims.
     pub leases: Vec<LeaseId>,
     pub instances: u64,
     /// The number of scheduled wake-ups. Only the last scheduled wake-up has an effect.
@@ -77,7 +71,6 @@ struct Shown {
     slew: i64,
 }
 
-/// The last announcement of a process.
 #[derive(Default)]
 pub struct Announced {
     pub last: Recalled,
@@ -162,7 +155,6 @@ impl Process {
         self.shown.at.saturating_add(Duration::from_nanos(true_nanos as u64))
     }
 
-    /// Changes the slew of one of the clocks.
     pub fn slew(&mut self, now: Instant, slew: i64) {
         let most = self.shown.most + self.run(now, self.shown.slew.max(0));
         self.shown = Shown { at: now, most, least: self.least(now), slew };
@@ -172,14 +164,12 @@ impl Process {
         self.jumped += by;
     }
 
-    /// True if an effect of the instance would pass the gate.
     pub fn passes(&self, now: Instant) -> bool {
         self.instance.as_ref().is_some_and(|one| !one.closed && self.local(now) < one.deadline)
     }
 }
 
 impl Instance {
-    /// The time from which the watchdog counts the instance as overdue.
     pub fn overdue_at(&self) -> Time {
         overdue_at(self.deadline, self.abort_at, self.woken)
     }
@@ -211,7 +201,6 @@ fn settings(host: usize, incarnation: u32, plan: &crate::plan::Plan) -> Settings
     }
 }
 
-/// The incarnation of a host, as the record names it.
 pub fn name(host: usize, incarnation: u32) -> String {
     format!("node-{host}/{incarnation}")
 }

@@ -11,7 +11,6 @@ use crate::plan::Key;
 use crate::receiver::{Receiver, Sent};
 use crate::store::Instant;
 
-/// A broken promise or rule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Violation {
     pub rule: &'static str,
@@ -20,24 +19,21 @@ pub struct Violation {
 
 pub type Checked = Result<(), Violation>;
 
-/// Returns a violation of `rule`.
 pub fn broken(rule: &'static str, what: String) -> Checked {
     Err(Violation { rule, what })
 }
 
-/// The past events that are needed to check the promises.
 #[derive(Default)]
 pub struct History {
     /// The terms that each process wrote under the lease. The value is the number of times that the object had been
     /// deleted before that write.
     written: BTreeMap<(usize, u32, Term), u32>,
-    /// The number of times that the object was deleted.
     deletions: u32,
     /// The highest term that was started. Every later start must use a higher term.
     floor: Term,
     /// Lease ids for which a release has been sent.
     released: BTreeSet<u128>,
-    /// The time from the start of the most recently started process to the first poll of that process.
+    /// Time between the start and the first poll of the process that started last.
     first_poll: Option<Time>,
     /// The number of processes whose time to the first poll equals that of the previously started process.
     together: u32,
@@ -48,11 +44,9 @@ pub struct History {
     begun: BTreeMap<(usize, u32, Term), Duration>,
     /// The last due time that was recorded as completed.
     completed: Duration,
-    /// The due time of the last run.
     last_run: Option<Duration>,
 }
 
-/// The properties of an instance that are needed to check the promises.
 #[derive(Debug, Clone, Copy)]
 pub struct Running {
     pub host: usize,
@@ -124,7 +118,6 @@ impl History {
         is_known.then(|| self.receiver.on_its_way(term, by))
     }
 
-    /// Checks that processes that start together spread their first polls.
     pub fn first_polls_are_spread(&mut self, first_poll: Time) -> Checked {
         self.together += u32::from(self.first_poll.replace(first_poll) == Some(first_poll));
         // A single coincidence may be chance, although its probability is only one in a billion.
@@ -154,7 +147,6 @@ impl History {
         self.receiver.begins_anew();
     }
 
-    /// Checks a request that a host sends.
     pub fn sent(&mut self, op: &Op) -> Checked {
         let id = match op {
             Op::Acquire { id, .. } | Op::Reclaim { id, .. } | Op::Renew { id } | Op::Write { id, .. } => id,
@@ -170,7 +162,6 @@ impl History {
         Ok(())
     }
 
-    /// Checks a request that the store has carried out.
     pub fn executed(
         &mut self,
         (host, incarnation): (usize, u32),

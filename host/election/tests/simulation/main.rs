@@ -71,7 +71,6 @@ fn every_promise_holds_in_every_run() {
     assert!(runs < FIXED.end || coverage.missing().is_empty(), "never met: {:?}", coverage.missing());
 }
 
-/// The results of all runs together.
 #[derive(Default)]
 struct Found {
     runs: u64,
@@ -117,7 +116,6 @@ fn kept_replays_pass() {
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
-/// Runs one seed and prints its events.
 fn tell(seed: u64) {
     let mut world = World::new(Plan::from_seed(seed));
     world.trace = Some(Vec::new());

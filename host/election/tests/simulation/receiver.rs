@@ -14,7 +14,6 @@ pub struct Receiver {
     restarts: u32,
 }
 
-/// An effect in transit to the receiver.
 #[derive(Debug, Clone, Copy)]
 pub struct Sent {
     term: Term,
@@ -23,7 +22,6 @@ pub struct Sent {
 }
 
 impl Receiver {
-    /// Returns an effect that an instance has just sent through its gate.
     pub fn on_its_way(&self, term: Term, by: Key) -> Sent {
         Sent { term, by, restarts: self.restarts }
     }
@@ -34,7 +32,7 @@ impl Receiver {
         *self = Self { highest: None, restarts: self.restarts + 1 };
     }
 
-    /// Receives an effect. Returns true if the receiver refuses it.
+    /// Returns true if the receiver refuses the effect.
     pub fn takes(&mut self, sent: Sent) -> Result<bool, crate::invariants::Violation> {
         if sent.restarts != self.restarts {
             return Ok(false);

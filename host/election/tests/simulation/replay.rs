@@ -33,7 +33,6 @@ pub fn keep(folder: &Path, seed: u64, world: &World, violation: &Violation) -> S
     )
 }
 
-/// Writes a plan as text, with all of its small decisions.
 pub fn write(plan: &Plan) -> String {
     let mut text = format!("seed {}\nheal {}\n", plan.seed, length(plan.heal_at));
     if !plan.has_state {
@@ -102,7 +101,7 @@ pub fn write(plan: &Plan) -> String {
     text
 }
 
-/// Reads the output of [`write`]. Lines that start with `#` are comments.
+/// Skips lines that start with `#`, which are comments.
 pub fn read(text: &str) -> Result<Plan, String> {
     let mut plan = Plan {
         seed: 0,
@@ -275,7 +274,6 @@ impl Words<'_> {
         if word == label { value(self) } else { Err(format!("`{word}` stands where `{label}` should")) }
     }
 
-    /// Reads a value that may be missing at the end of a line.
     fn optional<T>(
         &mut self,
         label: &str,

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use baton_election::Random;
 
-/// A stream of numbers, determined by its seed.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 

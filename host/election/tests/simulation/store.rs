@@ -155,7 +155,6 @@ impl Store {
         self.object.as_ref()?.record.as_ref()
     }
 
-    /// The time at which the lease ends, if it has an end.
     pub fn lease_end(&self) -> Option<Instant> {
         match self.object.as_ref()?.lease {
             Lease::Held { until, .. } => Some(until),
@@ -165,7 +164,7 @@ impl Store {
 
     // ---- outsiders ----
 
-    /// Creates the object. `record` is `None` if an outsider creates it.
+    /// `record` is `None` if an outsider creates the object.
     pub fn create(&mut self, record: Option<Record>) -> Result<Reply, StoreError> {
         if self.object.is_some() {
             return Err(StoreError::Conflict);

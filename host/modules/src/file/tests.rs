@@ -20,7 +20,6 @@ const NEVER: Duration = Duration::from_secs(3600);
 /// time.
 const A_WHILE: Duration = Duration::from_millis(700);
 
-/// A component that contains nothing but a custom section with this text.
 fn component(text: &str) -> Vec<u8> {
     let mut bytes = b"\0asm\x0d\0\x01\0".to_vec();
     let size = u8::try_from(text.len() + 2).unwrap();
@@ -57,8 +56,7 @@ async fn says_nothing(source: &mut FileSource) {
     assert!(said.is_err(), "{said:?}");
 }
 
-/// Makes a change, and returns the offer that follows. Waits until the source is idle before it makes the change:
-/// otherwise, the source might find the change without inotify.
+/// Makes the change only once the source is idle. Otherwise, the source might find the change without inotify.
 async fn offered_upon(source: &mut FileSource, change: impl FnOnce()) -> Vec<u8> {
     let mut patience = Patience::default();
     loop {
@@ -81,7 +79,6 @@ fn folder() -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Replaces the file as `mv` does: renames another file in the folder to the file's name.
 fn replace(path: &Path, bytes: &[u8]) {
     let aside = path.with_extension("new");
     fs::write(&aside, bytes).unwrap();

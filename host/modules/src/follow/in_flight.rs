@@ -4,8 +4,7 @@ use std::future::pending;
 
 use futures::future::BoxFuture;
 
-/// The work in progress, if any. The work progresses only while a caller awaits [`InFlight::done`]. Dropping this value
-/// cancels the work.
+/// The work progresses only while a caller awaits [`InFlight::done`]. Dropping this value cancels the work.
 pub(super) struct InFlight<T>(Option<BoxFuture<'static, T>>);
 
 impl<T> InFlight<T> {
@@ -17,7 +16,7 @@ impl<T> InFlight<T> {
         self.0.is_none()
     }
 
-    /// Starts work. Cancels any work in progress.
+    /// Cancels any work in progress.
     pub fn begin(&mut self, work: impl Future<Output = T> + Send + 'static) {
         self.0 = Some(Box::pin(work));
     }

@@ -37,7 +37,6 @@ pub use report::{FollowerReport, FollowerReportSink};
 
 /// Timeout for fetching a module. Long enough for a slow connection.
 const FETCH: Duration = Duration::from_secs(600);
-/// Timeout for reading the control object.
 const READ: Duration = Duration::from_secs(4);
 /// Half of the wait after the first failed read. The wait doubles with each further failure.
 const RETRY: Duration = Duration::from_millis(250);
@@ -131,8 +130,8 @@ pub struct Follower {
     /// Content of the control object at the last read, plus the verdicts that this node has written since.
     control: VersionList,
     version: Option<Version>,
-    /// True once the control object has been read. Also set after failed reads if the modules do not come from the
-    /// store, because such modules should not have to wait for the store.
+    /// True once the control object has been read, or once a module from a file or a registry should no longer wait for
+    /// a store that fails. Until then, the follower supplies nothing.
     has_read: bool,
     offers: OfferHistory,
     candidates: Vec<CandidateVersion>,
@@ -249,7 +248,6 @@ impl Follower {
         self.finish().await;
     }
 
-    /// Updates the candidates and the supply.
     fn settle(&mut self) {
         let control = self.recorder.apply(&self.control);
         self.candidates = match self.config.source {
@@ -338,7 +336,7 @@ impl Follower {
         }
     }
 
-    /// Returns the newest candidate that is ready, if any.
+    /// Returns the newest candidate that this node could run, if any.
     fn has_ready(&self) -> Option<Digest> {
         self.candidates.iter().map(|candidate| candidate.digest).find(|digest| self.ready.has(digest))
     }
@@ -380,8 +378,7 @@ impl Follower {
         self.recorder.add(Judged::now(judgement, unpushed, &self.config.node));
     }
 
-    /// Handles a verdict that has been written to the store. Discards a read in progress, because its result may be
-    /// outdated, and reads again.
+    /// Discards a read in progress, because its result may be older than the verdict that was just written.
     fn recorded(&mut self, judged: &Judged) {
         judged.apply(&mut self.control);
         self.notifier.found();
@@ -397,8 +394,8 @@ impl Follower {
                 self.failed_reads += 1;
                 // Do not report a single failure: the store may be new or briefly busy.
                 let is_trouble = self.failed_reads > 1;
-                // A module that does not come from the store should not wait until the rejections in the store can be
-                // read.
+                // A module from a file or a registry should not wait for a store that fails. The node may then run it
+                // without knowing if it is rejected.
                 self.has_read |=
                     self.config.source.is_some() && (is_trouble || matches!(error, StoreError::Misconfigured(_)));
                 self.read_at = now + doubled((RETRY, self.config.pace.outage), self.failed_reads);
@@ -441,7 +438,7 @@ impl Follower {
         }
     }
 
-    /// Reports the reason if no version can run, or if the newest version cannot run.
+    /// Reports why no version can run, or why the newest version cannot run.
     fn tell_what_is_missing(&mut self, control: &VersionList) {
         let newest = match self.config.source {
             None => {
@@ -461,14 +458,13 @@ impl Follower {
         }
     }
 
-    /// Writes this node's remaining verdicts, because no other node would write them.
+    /// No other node would write this node's remaining verdicts.
     async fn finish(self) {
         // These verdicts are useful, but not important enough to wait for a store that does not respond.
         let _ = timeout(LAST_WORDS, self.recorder.finish()).await;
     }
 }
 
-/// Returns the pushed versions that are not rejected, newest first.
 fn published(control: &VersionList) -> Vec<CandidateVersion> {
     let entries = control.pushed.iter().rev().filter(|entry| entry.rejection().is_none());
     let candidates = entries.map(|entry| CandidateVersion {
@@ -504,7 +500,6 @@ async fn fetch(store: &dyn ObjectStore, candidate: &CandidateVersion) -> Result<
     Ok(offer)
 }
 
-/// Computes the digest of an offer on a blocking thread, since hashing takes a while.
 async fn hash(offer: Offer) -> (Digest, Offer) {
     let bytes = offer.bytes.clone();
     match tokio::task::spawn_blocking(move || Digest::of(&bytes)).await {

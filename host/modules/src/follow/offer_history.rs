@@ -7,20 +7,19 @@ use baton_store::Digest;
 #[derive(Default)]
 pub(super) struct OfferHistory {
     serial: u64,
-    /// The newest version and the older versions that are still useful, newest first.
+    /// Newest first. [`Self::tidy`] drops versions that are no longer useful.
     versions: Vec<Version>,
 }
 
 struct Version {
     candidate: CandidateVersion,
-    /// The offered bytes, until the version is ready.
     offer: Option<Offer>,
     was_rejected: bool,
 }
 
 impl OfferHistory {
     /// Adds an offer. If the newest version is offered again before it is ready, the offer counts as a new version,
-    /// because the module may have been signed since.
+    /// because it may have a signature that the earlier offer lacked.
     pub fn add(&mut self, digest: Digest, offer: Offer) {
         if self.versions.first().is_some_and(|newest| newest.candidate.digest == digest && newest.offer.is_none()) {
             return;
@@ -35,8 +34,7 @@ impl OfferHistory {
         self.versions.insert(0, Version { candidate, offer: Some(offer), was_rejected });
     }
 
-    /// Returns the versions that are not rejected. If the rejection of a version has been removed, gives that version a
-    /// new serial.
+    /// Returns the versions that are not rejected. Gives a version a new serial if its rejection has been removed.
     pub fn candidates(&mut self, control: &VersionList) -> Vec<CandidateVersion> {
         for version in &mut self.versions {
             let is_rejected = rejection(control, &version.candidate.digest).is_some();
@@ -49,12 +47,11 @@ impl OfferHistory {
         self.versions.iter().filter(|version| !version.was_rejected).map(|version| version.candidate.clone()).collect()
     }
 
-    /// Returns a candidate's offer, if the candidate is not ready yet.
+    /// Returns `None` if the candidate is ready already.
     pub fn offer(&self, candidate: &CandidateVersion) -> Option<Offer> {
         self.versions.iter().find(|version| version.candidate.is(candidate))?.offer.clone()
     }
 
-    /// Returns the size of an offered module, in bytes.
     pub fn size(&self, digest: &Digest) -> Option<u64> {
         self.versions.iter().find(|version| version.candidate.digest == *digest).map(|version| version.candidate.size)
     }
@@ -63,7 +60,6 @@ impl OfferHistory {
         self.versions.first().map(|version| version.candidate.digest)
     }
 
-    /// Records that a version has passed its probation.
     pub fn prove(&mut self, digest: Digest, serial: u64) {
         for version in &mut self.versions {
             let candidate = &mut version.candidate;
@@ -71,7 +67,6 @@ impl OfferHistory {
         }
     }
 
-    /// Drops the bytes of versions that are ready, and drops versions that are neither ready nor the newest.
     pub fn tidy(&mut self, ready: &ReadyVersions) {
         for version in self.versions.iter_mut().filter(|version| ready.has(&version.candidate.digest)) {
             version.offer = None;
@@ -82,7 +77,7 @@ impl OfferHistory {
     }
 }
 
-/// Returns the reason for a module's rejection, if the module is rejected. Considers both pushed and unpushed modules.
+/// Considers both pushed and unpushed modules.
 pub(super) fn rejection<'a>(control: &'a VersionList, digest: &Digest) -> Option<&'a str> {
     let entries = control.pushed.iter().chain(&control.unpushed);
     entries.filter(|entry| entry.digest == *digest).find_map(ListedVersion::rejection)

@@ -9,11 +9,10 @@ use crate::{PrepareError, PreparedVersion, Supply};
 use baton_runtime::Module;
 use baton_store::Digest;
 
-/// A version that the source names and no node has rejected. Lists of candidates are sorted newest first.
+/// A version that the source names and no node has rejected. Lists of candidates begin with the newest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct CandidateVersion {
     pub digest: Digest,
-    /// Serial of the publication.
     pub serial: u64,
     pub size: u64,
     pub signature: Option<String>,
@@ -22,18 +21,16 @@ pub(super) struct CandidateVersion {
 }
 
 impl CandidateVersion {
-    /// Returns true if `self` and `other` are the same publication with the same signature.
     pub fn is(&self, other: &Self) -> bool {
         (self.digest, self.serial, &self.signature) == (other.digest, other.serial, &other.signature)
     }
 }
 
-/// The reason why a candidate could not be prepared.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Setback {
-    /// The bytes are currently unavailable. The node waits for the bytes.
+    /// The bytes are currently unavailable. The node waits for them, and prepares no older candidate.
     Unreachable(String),
-    /// The module cannot run here. The node uses the next candidate instead until a retry succeeds.
+    /// The module cannot run here. The node prepares the next candidate instead, and retries this one later.
     Refused(String),
 }
 
@@ -46,20 +43,18 @@ impl Setback {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Step {
     Prepare(CandidateVersion),
-    /// Do nothing before this time.
     Wait(Instant),
     /// Do nothing until the candidates change.
     Rest,
 }
 
-/// Initial and maximum waits before the node retries a candidate.
+/// Pairs of the initial and the maximum wait before the node retries a candidate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RetryWaits {
     pub unreachable: (Duration, Duration),
     pub refused: (Duration, Duration),
 }
 
-/// The modules that are ready, and the candidates that failed.
 pub(super) struct ReadyVersions {
     ready: BTreeMap<Digest, Module>,
     failed: Vec<Failed>,
@@ -83,7 +78,7 @@ impl ReadyVersions {
         self.ready.insert(candidate.digest, module);
     }
 
-    /// Records why a candidate could not be prepared. Returns true if the reason is new.
+    /// Returns true if the reason is new.
     pub fn set_back(&mut self, candidate: &CandidateVersion, setback: Setback, now: Instant) -> bool {
         let (first, most) = match setback {
             Setback::Unreachable(_) => self.patience.unreachable,
@@ -134,7 +129,8 @@ impl ReadyVersions {
         Supply { current: Some(current), fallback: ready.next().map(|(next, _)| next).filter(|_| !is_good) }
     }
 
-    /// Drops modules that are neither supplied nor likely to be supplied next, but keeps the module `also`.
+    /// Keeps the supplied modules, the module `also`, and those that will be supplied next: the newest candidate that
+    /// can run here, and its fallback.
     pub fn tidy(&mut self, candidates: &[CandidateVersion], also: Option<Digest>) {
         let mut kept: Vec<Digest> = self.supplied(candidates).chain(also).collect();
         let mut able = candidates
@@ -148,7 +144,6 @@ impl ReadyVersions {
         self.failed.retain(|failed| candidates.iter().any(|candidate| failed.candidate.is(candidate)));
     }
 
-    /// Returns the digests of the ready modules, in ascending order.
     pub fn holds(&self) -> Vec<Digest> {
         self.ready.keys().copied().collect()
     }
@@ -157,7 +152,6 @@ impl ReadyVersions {
         self.ready.contains_key(digest)
     }
 
-    /// Returns true if the node is waiting for the bytes of a candidate.
     pub fn waits_for_bytes(&self) -> bool {
         self.failed.iter().any(|failed| matches!(failed.setback, Setback::Unreachable(_)))
     }

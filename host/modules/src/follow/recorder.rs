@@ -16,7 +16,6 @@ use baton_store::ObjectStore;
 /// Initial and maximum wait after a failure.
 const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(15));
 
-/// A judgement, with the details that are recorded with it.
 #[derive(Clone)]
 pub(super) struct Judged {
     judgement: Judgement,
@@ -27,7 +26,6 @@ pub(super) struct Judged {
 }
 
 impl Judged {
-    /// Creates a record of this node's judgement, with the current time.
     pub fn now(judgement: Judgement, unpushed: Option<u64>, node: &str) -> Self {
         Self { judgement, unpushed, node: node.to_owned(), at: rfc3339(wall()) }
     }
@@ -44,8 +42,7 @@ impl Judged {
 pub(super) struct Recorder {
     store: Arc<dyn ObjectStore>,
     election: ElectionName,
-    /// Judgements that have not been written yet, in order. The first judgement is being written, or is waiting for the
-    /// next attempt.
+    /// The first judgement is being written, or is waiting for the next attempt.
     queue: VecDeque<Judged>,
     writing: InFlight<Result<(), EditError>>,
     again: Instant,
@@ -63,14 +60,12 @@ impl Recorder {
         self.queue.push_back(judged);
     }
 
-    /// Applies the judgements that have not been written yet to a list that was read from the store.
     pub fn apply(&self, control: &VersionList) -> VersionList {
         let mut control = control.clone();
         self.queue.iter().for_each(|judged| judged.apply(&mut control));
         control
     }
 
-    /// Starts writing the next judgement, if it is due.
     pub fn begin(&mut self, now: Instant) {
         if let Some(judged) = self.queue.front().filter(|_| self.writing.is_idle() && now >= self.again) {
             let (store, election) = (Arc::clone(&self.store), self.election.clone());
@@ -85,13 +80,13 @@ impl Recorder {
         }
     }
 
-    /// Returns the time of the next attempt, or `None` if an attempt is in progress or there is nothing to write.
+    /// Returns `None` if an attempt is in progress or there is nothing to write.
     pub fn due(&self) -> Option<Instant> {
         (self.writing.is_idle() && !self.queue.is_empty()).then_some(self.again)
     }
 
     /// Waits until the attempt in progress has ended. Returns the written judgement, or an error. The error is `None`
-    /// if an error has already been reported since the last success.
+    /// if the caller has already received an error since the last success.
     pub async fn written(&mut self) -> Result<Judged, Option<EditError>> {
         match self.writing.done().await {
             Ok(()) => {
@@ -109,7 +104,6 @@ impl Recorder {
         }
     }
 
-    /// Makes one last attempt to write the remaining judgements.
     pub async fn finish(mut self) {
         while !self.queue.is_empty() {
             self.begin(self.again);

@@ -26,7 +26,7 @@ impl Reporter {
         Self { sink, election, unreachable_since: None, control: None, nothing: false, rejected: None }
     }
 
-    /// Returns a function that sends this report. The caller calls the function if the work takes a long time.
+    /// Returns a function that sends this report. The caller calls it only if the work takes a long time.
     pub fn later(&self, report: FollowerReport) -> impl FnOnce() + Send + use<> {
         let sink = Arc::clone(&self.sink);
         move || sink.report(report)
@@ -36,7 +36,6 @@ impl Reporter {
         self.say(FollowerReport::Ready { module: digest, cached: *cached, took: *took });
     }
 
-    /// Reports a version that is unavailable or cannot run, and the version that can run instead.
     pub fn refused(&self, digest: Option<Digest>, error: String, instead: Option<Digest>) {
         self.say(FollowerReport::Refused { module: digest, error, instead });
     }
@@ -65,7 +64,6 @@ impl Reporter {
         self.control = None;
     }
 
-    /// Reports once that no module has ever been pushed, if `is_so` is true.
     pub fn nothing_is_pushed(&mut self, is_so: bool) {
         if is_so && !std::mem::replace(&mut self.nothing, is_so) && self.control.is_none() {
             let reason = format!(
@@ -77,7 +75,8 @@ impl Reporter {
         self.nothing = is_so;
     }
 
-    /// Reports once that the newest version is rejected, if it is. The report names the version that can run instead.
+    /// Does nothing if the version is not rejected, or if its rejection has already been reported. `instead` is the
+    /// version that can run instead.
     pub fn newest(&mut self, newest: (Digest, u64), rejection: Option<&str>, instead: Option<Digest>) {
         match rejection {
             None => self.rejected = None,
@@ -89,7 +88,7 @@ impl Reporter {
         }
     }
 
-    /// Suppresses the report of this rejection, because the supervisor has already reported the rejection.
+    /// The supervisor has already reported this rejection, so this reporter must not.
     pub fn is_told_of(&mut self, rejected: (Digest, u64)) {
         self.rejected = Some(rejected);
     }

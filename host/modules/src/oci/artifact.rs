@@ -9,19 +9,16 @@ use serde::Deserialize;
 use baton_runtime::LARGEST_MODULE;
 use baton_store::Digest;
 
-/// Media types of manifests and indexes, under their OCI names and their Docker names.
 pub const MANIFESTS: [&str; 4] = [
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
 ];
-/// Annotation that contains the text of the module's minisign signature.
 const SIGNATURE: &str = "dev.baton.minisig";
-/// Media types of a module's layer: the type that `wkg` uses, and the predecessor of that type.
+/// The type that `wkg` uses, and the predecessor of that type.
 const MODULES: [&str; 2] = ["application/wasm", "application/vnd.wasm.content.layer.v1+wasm"];
 
-/// The result of parsing a manifest or an index.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Content {
     Module(Layer),
@@ -29,7 +26,6 @@ pub enum Content {
     Elsewhere(Digest),
 }
 
-/// A module's layer, as described in the manifest.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Layer {
     pub digest: Digest,
@@ -38,7 +34,6 @@ pub struct Layer {
     pub signature: Option<String>,
 }
 
-/// The reason why a manifest does not lead to a module.
 #[derive(PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unfit {
     #[error("its manifest is invalid ({0})")]
@@ -48,20 +43,17 @@ pub enum Unfit {
          MODULE.wasm` or `oras push REFERENCE MODULE.wasm:application/wasm`"
     )]
     Layers(String),
-    /// The layer is too large, or its description is invalid.
     #[error(
         "its manifest describes a layer of {size} bytes with the digest `{digest}`; expected at most {LARGEST_MODULE} \
          bytes and a SHA-256 digest"
     )]
     Layer { digest: String, size: i64 },
-    /// The index has several manifests, and does not show which of them is the module's manifest.
     #[error("it is an index of {manifests} manifests, of which {modules} are for WebAssembly: name one by its digest")]
     Index { manifests: usize, modules: usize },
     #[error("it is an index of indexes: name the module's manifest by its digest")]
     Nested,
 }
 
-/// The relevant fields of a manifest or an index.
 #[derive(Deserialize)]
 struct Manifest {
     layers: Option<Vec<Described>>,
@@ -119,14 +111,13 @@ fn module(layers: &[Described], annotations: Option<&Annotations>) -> Result<Lay
     Ok(Layer { digest, size, signature })
 }
 
-/// Returns the signature's text. The annotation may be in Base64, because `wkg` cannot push multi-line annotations.
+/// The annotation may be in Base64, because `wkg` cannot push multi-line annotations.
 fn signature(annotations: &Annotations) -> Option<String> {
     let text = annotations.get(SIGNATURE)?;
     let decoded = BASE64_STANDARD.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok());
     Some(decoded.unwrap_or_else(|| text.clone()))
 }
 
-/// Lists the media types of the layers for an error message. Truncates a long list.
 fn listed(layers: &[Described]) -> String {
     const SHOWN: usize = 3;
     let mut types: Vec<String> = layers.iter().take(SHOWN).map(|layer| short(&layer.media_type)).collect();
@@ -140,7 +131,7 @@ fn listed(layers: &[Described]) -> String {
     }
 }
 
-/// Truncates untrusted text to 80 characters, and removes control characters.
+/// Makes untrusted text safe for a message: at most 80 characters, and no control characters.
 pub fn short(text: &str) -> String {
     const LONGEST: usize = 80;
     text.chars().filter(|letter| !letter.is_control()).take(LONGEST).collect()

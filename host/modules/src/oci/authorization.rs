@@ -19,7 +19,6 @@ const LARGEST_ANSWER: usize = 64 << 10;
 /// Default and maximum lifetime of a token, in seconds. The default applies if the response states no lifetime.
 const LIFETIME: (u64, u64) = (60, 24 * 60 * 60);
 
-/// Read access to one repository.
 pub struct Authorization {
     repository: String,
     credential: Option<DockerCredential>,
@@ -29,13 +28,12 @@ pub struct Authorization {
 
 struct Token {
     shown: HeaderValue,
-    /// Time from which a new token must be fetched.
+    /// Time from which a new token is needed.
     until: Instant,
 }
 
 impl Token {
-    /// Parses a token server's response. `asked` is the time at which the request was sent. Discards the parser's
-    /// error, since it might quote a secret.
+    /// `asked` is the time at which the request was sent. Discards the parser's error, since it might quote a secret.
     fn of(answer: &[u8], asked: Instant) -> Option<Self> {
         let granted: Granted = serde_json::from_slice(answer).ok()?;
         let token = if granted.token.is_empty() { granted.access_token } else { granted.token };
@@ -47,7 +45,7 @@ impl Token {
     }
 }
 
-/// A token server's response. The specification allows two field names for the token.
+/// The specification allows two field names for the token.
 #[derive(Deserialize)]
 struct Granted {
     #[serde(default)]
@@ -59,13 +57,11 @@ struct Granted {
 }
 
 impl Authorization {
-    /// Creates an authorization with these credentials, or an anonymous authorization if there are none.
     pub fn new(repository: &str, credential: Option<DockerCredential>) -> Self {
         Self { repository: repository.to_owned(), credential, challenge: None, token: None }
     }
 
-    /// Records a challenge from the registry, and drops the cached token. The registry sends a challenge if credentials
-    /// are missing or rejected.
+    /// Drops the cached token: the registry sends a challenge if credentials are missing or rejected.
     pub fn challenged(&mut self, headers: &HeaderMap) {
         self.token = None;
         if let Some(challenge) = Challenge::of(headers) {
@@ -111,8 +107,7 @@ impl Authorization {
         Token::of(&answer, asked).ok_or_else(|| AskError::Unclear("its token server sent no token".to_owned()))
     }
 
-    /// Builds the request for a token. The scope is always this repository, even if the registry's challenge names
-    /// another scope.
+    /// The scope is always this repository, even if the registry's challenge names another scope.
     fn request(&self, transport: &Transport, mut realm: Url, service: Option<&str>) -> RequestBuilder {
         let scope = format!("repository:{}:pull", self.repository);
         let mut parameters = vec![("scope", scope.as_str())];
@@ -140,7 +135,6 @@ pub(super) fn token(answer: &[u8]) {
     }
 }
 
-/// Returns the response, or an error if the token server refuses the credentials or redirects.
 fn granted(response: Response) -> Result<Response, AskError> {
     match response.status() {
         status if status.is_redirection() => Err(AskError::Unclear("its token server sent a redirect".to_owned())),

@@ -5,12 +5,9 @@ use http_auth::ChallengeRef;
 use http_auth::parser::ChallengeParser;
 use reqwest::header::{HeaderMap, WWW_AUTHENTICATE};
 
-/// The credentials that a registry asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Challenge {
-    /// A user name and a password.
     Basic,
-    /// A token from a token server.
     Bearer {
         realm: String,
         /// The registry's name at the token server.
@@ -19,7 +16,7 @@ pub enum Challenge {
 }
 
 impl Challenge {
-    /// Returns a supported challenge from the headers, if any. Prefers a token to a password.
+    /// Returns the challenge that this client supports, if any. Prefers a token to a password.
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         let texts = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
         // After a syntax error, ignore the rest of that header.

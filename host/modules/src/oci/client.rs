@@ -17,7 +17,6 @@ use baton_store::Digest;
 
 /// Maximum size of a manifest, in bytes. Registries usually have the same limit.
 const LARGEST_MANIFEST: usize = 4 << 20;
-/// Maximum number of redirects that a request follows.
 const REDIRECTS: usize = 5;
 
 pub struct Client {
@@ -28,19 +27,16 @@ pub struct Client {
     has_met: bool,
 }
 
-/// The kind of object that is requested. The kind determines where the registry may redirect.
+/// The kind of object decides where the registry may redirect.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Manifest,
-    /// A blob. Registries often store blobs on other servers.
+    /// Registries often store blobs on other servers.
     Blob,
 }
 
 impl Client {
-    /// Creates a client for the repository with this URL and name. Loads the system's certificates.
-    ///
-    /// # Errors
-    /// Returns the reason if TLS cannot be set up.
+    /// Loads the system's certificates. The error is the reason why TLS cannot be set up.
     pub fn open(url: &Url, repository: &str, credential: Option<DockerCredential>) -> Result<Self, String> {
         let (transport, authorization) = (Transport::open(url)?, Authorization::new(repository, credential));
         Ok(Self { transport, repository: url.clone(), authorization, has_met: false })
@@ -63,13 +59,13 @@ impl Client {
         Ok(Digest::of(&self.manifest(tag).await?).to_string())
     }
 
-    /// Returns the manifest with this tag or digest. The manifest is not verified yet.
+    /// Returns the manifest with this tag or digest. The caller must verify the manifest.
     pub async fn manifest(&mut self, name: &str) -> Result<Bytes, AskError> {
         let response = self.ask(Method::GET, &format!("manifests/{name}"), Wanted::Manifest).await?;
         content(response, "its manifest", LARGEST_MANIFEST).await
     }
 
-    /// Requests the blob with this digest. The caller must read and verify the blob.
+    /// The caller must read and verify the blob.
     pub async fn blob(&mut self, digest: &Digest) -> Result<Response, AskError> {
         successful(self.ask(Method::GET, &format!("blobs/{digest}"), Wanted::Blob).await?).await
     }
@@ -100,7 +96,7 @@ impl Client {
         self.repository.join(path).map_err(|error| AskError::Unclear(error.to_string()))
     }
 
-    /// Sends a request and follows redirects. Only the registry itself receives the credentials.
+    /// Follows redirects. Sends the credentials only to the registry itself.
     async fn follow(
         &self,
         method: &Method,

@@ -19,7 +19,7 @@ use baton_runtime::{FileError, read_file};
 
 /// Maximum size of Docker's configuration file, in bytes.
 const LARGEST_CONFIG: u64 = 4 << 20;
-/// Timeout for a credential helper, which may contact a server.
+/// Timeout for a helper, which may contact a server.
 const HELPER: Duration = Duration::from_secs(20);
 /// Maximum size of a credential helper's output, in bytes.
 const HELPER_SAYS: u64 = 64 << 10;
@@ -63,7 +63,7 @@ impl RegistryCredentials {
         &self.files
     }
 
-    /// Finds the credentials for a registry. Also returns the file that contains the credentials or names their helper.
+    /// Returns the credentials, and the file that contains them or names their helper.
     pub(super) async fn of(&self, registry: &str) -> Result<Option<(DockerCredential, PathBuf)>, CredentialsError> {
         for file in &self.files {
             let (path, registry) = (file.clone(), registry.to_owned());
@@ -88,7 +88,6 @@ pub(super) enum InConfig {
     Helper(String, String),
 }
 
-/// Looks up a registry in a configuration file.
 fn in_file(path: &Path, registry: &str) -> Result<InConfig, CredentialsError> {
     let wrong = |what: String| CredentialsError(format!("the credentials in {} {what}", path.display()));
     match read_file(path, LARGEST_CONFIG) {
@@ -103,8 +102,7 @@ fn in_file(path: &Path, registry: &str) -> Result<InConfig, CredentialsError> {
     }
 }
 
-/// Looks up a registry in the text of a configuration file. Checks the entries in the same order as Docker. The error
-/// describes the problem with the text.
+/// Checks the entries in the same order as Docker. The error describes the problem with the text.
 pub(super) fn in_text(text: &[u8], registry: &str) -> Result<InConfig, String> {
     // The parser's message might quote a secret.
     let mut config: Map<String, Value> =
@@ -134,7 +132,7 @@ struct HelpersAnswer {
     secret: String,
 }
 
-/// Queries a credential helper. Returns `None` if the helper has no credentials for the server.
+/// Returns `None` if the helper has no credentials for the server.
 async fn ask(helper: &str, server: &str) -> Result<Option<DockerCredential>, CredentialsError> {
     let program = format!("docker-credential-{helper}");
     let command = format!("echo {} | {} get", quoted(server), quoted(&program));
@@ -151,7 +149,7 @@ async fn ask(helper: &str, server: &str) -> Result<Option<DockerCredential>, Cre
     helpers(&said).map(Some).ok_or_else(|| wrong("returned an invalid response"))
 }
 
-/// Parses the credentials in a helper's response. Returns `None` if the response is invalid.
+/// Returns `None` if the response is invalid.
 pub(super) fn helpers(answer: &[u8]) -> Option<DockerCredential> {
     let HelpersAnswer { username, secret } = serde_json::from_slice(answer).ok()?;
     Some(match username.as_str() {

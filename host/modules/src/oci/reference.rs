@@ -25,10 +25,8 @@ pub struct OciReference {
     url: Url,
 }
 
-/// The part of a reference that identifies a manifest in the repository.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Version {
-    /// The manifest to which this tag currently points.
     Tag(String),
     Digest(Digest),
 }
@@ -67,7 +65,7 @@ impl OciReference {
         &self.registry
     }
 
-    /// Returns the registry's host, which is also its key in Docker's configuration.
+    /// The host is also the registry's key in Docker's configuration.
     pub(super) fn host(&self) -> &str {
         host(&self.registry)
     }
@@ -80,12 +78,12 @@ impl OciReference {
         &self.version
     }
 
-    /// Returns the base URL of the repository. The URL uses plain HTTP only if the registry is on this machine.
+    /// Uses plain HTTP only if the registry is on this machine.
     pub(super) fn url(&self) -> &Url {
         &self.url
     }
 
-    /// Returns the digest of the manifest, or `None` if the reference has a tag, which can change.
+    /// Returns `None` if the reference has a tag, since a tag can move to another manifest.
     pub(super) fn manifest(&self) -> Option<Digest> {
         match self.version {
             Version::Digest(digest) => Some(digest),

@@ -24,7 +24,6 @@ const MODULE: Duration = Duration::from_secs(600);
 /// Maximum number of characters quoted from a registry's error message.
 const QUOTED: usize = 200;
 
-/// A client for the registry of one reference, with the credentials for that registry.
 pub struct Registry {
     client: Client,
     reference: OciReference,
@@ -71,7 +70,6 @@ struct Complaint {
 }
 
 impl Complaint {
-    /// Parses the first error in a response, if any.
     fn of(answer: &[u8]) -> Option<Self> {
         let Envelope { errors } = serde_json::from_slice(answer).ok()?;
         errors.into_iter().next()
@@ -79,7 +77,6 @@ impl Complaint {
 }
 
 impl Registry {
-    /// Opens the registry of a reference, with the credentials that are currently available.
     pub async fn open(reference: &OciReference, credentials: &RegistryCredentials) -> Result<Self, Failure> {
         let found = credentials.of(reference.host()).await.map_err(|error| Failure::Refused(error.to_string()))?;
         let (credential, file) = found.unzip();
@@ -95,8 +92,7 @@ impl Registry {
         Ok(Self { client, reference: reference.clone(), file })
     }
 
-    /// Returns the digest of the manifest that the reference names. A tag names the manifest to which it currently
-    /// points.
+    /// Asks the registry if the reference has a tag, because a tag can move to another manifest.
     pub async fn digest(&mut self) -> Result<Digest, Failure> {
         let tag = match self.reference.version() {
             Version::Digest(digest) => return Ok(*digest),
@@ -113,7 +109,6 @@ impl Registry {
         })
     }
 
-    /// Pulls the manifest with this digest, and verifies it.
     pub async fn manifest(&mut self, digest: &Digest) -> Result<Bytes, Failure> {
         let answer = timeout(ANSWER, self.client.manifest(&digest.to_string())).await;
         let manifest = self.answered(ANSWER, answer)?;
@@ -127,7 +122,6 @@ impl Registry {
         )))
     }
 
-    /// Pulls the module, and verifies it.
     pub async fn blob(&mut self, layer: &Layer) -> Result<Bytes, Failure> {
         let answer = timeout(ANSWER, self.client.blob(&layer.digest)).await;
         let response = self.answered(ANSWER, answer)?;
@@ -174,7 +168,7 @@ impl Registry {
         }
     }
 
-    /// Converts an error response to a [`Failure`]. For client errors other than 401, a known error code in the body
+    /// Chooses the [`Failure`] for an error response. For client errors other than 401, a known error code in the body
     /// takes precedence over the HTTP status.
     fn complains(&self, status: StatusCode, body: &[u8]) -> Failure {
         let (registry, reference, code) = (self.reference.registry(), &self.reference, status.as_u16());
@@ -273,7 +267,7 @@ pub(super) fn complaint(answer: &[u8]) {
     assert!(!says.contains(char::is_control), "it is one line of text");
 }
 
-/// Returns the start of the registry's message in quotes, or an empty string if there is no message.
+/// Returns an empty string if there is no message.
 fn quoted(message: &str) -> String {
     let message: String = message
         .split(|letter: char| letter.is_whitespace() || letter.is_control())

@@ -20,34 +20,29 @@ use url::{Origin, Url};
 use super::artifact::short;
 use baton_base::address::{self, AddressKind};
 
-/// Timeout for connecting.
 const CONNECT: Duration = Duration::from_secs(5);
 /// Maximum time to wait for more data from a registry.
 pub const SILENCE: Duration = Duration::from_secs(10);
 /// Maximum number of bytes that are read from an error response.
 const COMPLAINT: usize = 64 << 10;
-/// Environment variables that specify proxies.
 const PROXIES: [&str; 6] = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
 
-/// The connection to a registry, and to the servers to which it redirects.
 pub struct Transport {
     client: reqwest::Client,
     registry: Url,
 }
 
-/// The reason why a request failed.
 #[derive(Debug)]
 pub enum AskError {
-    /// The server cannot be reached, or does not speak HTTP.
     Unreachable(reqwest::Error),
     Redirects,
     /// A redirect pointed to a forbidden location. The strings are the requested object and the location.
     Elsewhere(&'static str, String),
-    /// The server responded with this status. The bytes are the first part of the body.
+    /// Status and the first part of the body.
     Status(StatusCode, Bytes),
     /// The token server refuses the credentials.
     Denied,
-    /// The named object is larger than the given limit, in bytes.
+    /// The object, and the limit that it exceeds, in bytes.
     TooLarge(&'static str, usize),
     Unclear(String),
 }
@@ -58,8 +53,7 @@ impl AskError {
         Self::Unreachable(error.without_url())
     }
 
-    /// Creates the error for a redirect to a forbidden location. The error contains only the origin of the location,
-    /// since the rest may be secret.
+    /// Keeps only the origin of the location, since the rest may be secret.
     pub fn elsewhere(what: &'static str, place: &Url) -> Self {
         let place = match place.origin() {
             origin @ Origin::Tuple(..) => origin.ascii_serialization(),
@@ -70,10 +64,7 @@ impl AskError {
 }
 
 impl Transport {
-    /// Creates a client for the registry at this URL. Loads the system's certificates.
-    ///
-    /// # Errors
-    /// Returns the reason if TLS cannot be set up.
+    /// Loads the system's certificates. The error is the reason why TLS cannot be set up.
     pub fn open(registry: &Url) -> Result<Self, String> {
         let is_plain = registry.scheme() == "http";
         let mut builder = reqwest::Client::builder()
@@ -97,7 +88,6 @@ impl Transport {
         &self.client
     }
 
-    /// Returns true if this URL is on the registry itself.
     pub fn is_registry(&self, url: &Url) -> bool {
         url.origin() == self.registry.origin()
     }
@@ -126,7 +116,6 @@ impl Transport {
     }
 }
 
-/// Sends a request, and waits for the response headers.
 pub async fn send(request: RequestBuilder) -> Result<Response, AskError> {
     request.send().await.map_err(AskError::unreachable)
 }
@@ -140,7 +129,6 @@ pub async fn content(response: Response, what: &'static str, most: usize) -> Res
     }
 }
 
-/// Returns the response if its status is 200.
 pub async fn successful(response: Response) -> Result<Response, AskError> {
     match response.status() {
         StatusCode::OK => Ok(response),
@@ -153,7 +141,7 @@ pub async fn successful(response: Response) -> Result<Response, AskError> {
     }
 }
 
-/// Reads at most `most` bytes of a body. Also returns true if these bytes are the complete body.
+/// The flag is true if these bytes are the complete body.
 pub async fn read(mut response: Response, most: usize) -> Result<(Bytes, bool), AskError> {
     let mut bytes = Vec::new();
     while let Some(part) = response.chunk().await.map_err(AskError::unreachable)? {
@@ -167,8 +155,8 @@ pub async fn read(mut response: Response, most: usize) -> Result<(Bytes, bool), 
     Ok((bytes.into(), true))
 }
 
-/// Creates a header value that is marked as sensitive, so that logs omit it. Returns `None` if the text contains
-/// characters that are not valid in a header.
+/// Marks the value as sensitive, so that logs omit it. Returns `None` if the text contains characters that are not
+/// valid in a header.
 pub fn secret(value: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(value).ok()?;
     value.set_sensitive(true);
@@ -196,7 +184,6 @@ impl Lookup {
     }
 }
 
-/// Parses the address of a proxy that was given without a scheme.
 fn with_scheme(proxy: &str) -> Result<Url, url::ParseError> {
     format!("http://{proxy}").parse()
 }
@@ -215,7 +202,7 @@ impl Resolve for Lookup {
     }
 }
 
-/// Keeps only the addresses of `name` to which a request may be sent.
+/// Keeps only the addresses to which a request may be sent.
 fn within_reach(trusted: &BTreeSet<String>, name: &str, found: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
     if trusted.contains(&name.to_ascii_lowercase()) {
         return Ok(found);
@@ -233,7 +220,7 @@ fn within_reach(trusted: &BTreeSet<String>, name: &str, found: Vec<SocketAddr>) 
     }
 }
 
-/// Returns the root cause of an error. The outer errors may contain URLs with secrets.
+/// Returns the root cause, because the outer errors may contain URLs with secrets.
 pub fn cause(error: &(dyn Error + 'static)) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {
@@ -242,8 +229,7 @@ pub fn cause(error: &(dyn Error + 'static)) -> String {
     cause.to_string()
 }
 
-/// Configures TLS with the system's certificate authorities. Fails if the system has no authorities, unless TLS is
-/// optional.
+/// Fails if the system has no certificate authorities, unless TLS is optional.
 fn tls(is_optional: bool) -> Result<ClientConfig, String> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();

@@ -13,7 +13,7 @@ pub(crate) fn manifest(bytes: &[u8]) {
     }
 }
 
-/// Reads `WWW-Authenticate` headers, one per line.
+/// Expects one `WWW-Authenticate` header per line.
 pub(crate) fn challenge(bytes: &[u8]) {
     let values = bytes.split(|byte| *byte == b'\n').filter_map(|line| HeaderValue::from_bytes(line).ok());
     let headers: HeaderMap = values.map(|value| (WWW_AUTHENTICATE, value)).collect();

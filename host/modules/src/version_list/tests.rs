@@ -21,7 +21,6 @@ fn signed(name: &str, signature: &str) -> Publication {
     Publication { signature: Some(signature.to_owned()), ..publication(name) }
 }
 
-/// Returns a list to which these modules were pushed in this order.
 fn pushed(names: &[&str]) -> VersionList {
     let mut control = VersionList::default();
     for name in names {

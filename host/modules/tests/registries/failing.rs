@@ -189,7 +189,6 @@ async fn error_does_not_reveal_the_target_of_a_redirect() {
     assert!(why.contains("refused") && !why.contains("c2VjcmV0"), "{why}");
 }
 
-/// Responds like a registry that has this module and no access control.
 fn open(module: &'static str) -> impl Fn(&str) -> Option<String> + Send + Sync + 'static {
     move |request| {
         Some(match request {

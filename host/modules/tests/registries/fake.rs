@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// The requests to a server, each with its head and body.
 #[derive(Clone, Default)]
 pub struct Requests(Arc<Mutex<Vec<String>>>);
 
@@ -36,7 +35,6 @@ pub async fn fake(answer: impl Fn(&str) -> Option<String> + Send + Sync + 'stati
     .await
 }
 
-/// Starts a server like [`fake`]. Also returns the requests that the server receives.
 pub async fn noted(answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> (String, Requests) {
     let requests = Requests::default();
     let notes = requests.clone();
@@ -47,7 +45,6 @@ pub async fn noted(answer: impl Fn(&str) -> Option<String> + Send + Sync + 'stat
     (address.await, requests)
 }
 
-/// The progress of an endless response.
 #[derive(Default)]
 pub struct Flood {
     sent: AtomicU64,
@@ -55,14 +52,14 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Returns the number of bytes sent, or `None` if the client has not hung up yet.
+    /// Returns `None` if the client has not hung up yet.
     pub fn over(&self) -> Option<u64> {
         self.is_over.load(Ordering::Acquire).then(|| self.sent.load(Ordering::Acquire))
     }
 }
 
-/// Starts a server that responds to requests for `what` with `beginning`, and then repeats `filler` endlessly. It
-/// responds to all other requests with `answer`.
+/// Answers a request for `what` with `beginning`, and then repeats `filler` endlessly. Answers all other requests with
+/// `answer`.
 pub async fn flooding(
     what: &'static str,
     beginning: String,
@@ -96,7 +93,6 @@ pub async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: &(im
     }
 }
 
-/// Starts a server that handles each connection in a separate task. Returns the server's address.
 pub async fn listen<S>(serve: impl Fn(TcpStream) -> S + Send + Sync + 'static) -> String
 where
     S: Future<Output = ()> + Send,

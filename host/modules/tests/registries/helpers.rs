@@ -8,10 +8,9 @@ use std::process::Command;
 
 use super::*;
 
-/// The environment variable that contains the reference of the module to pull.
 const REFERENCE: &str = "BATON_TEST_REFERENCE";
 
-/// Pulls a module in a separate process. The process uses this configuration, and this script as the helper
+/// Pulls a module in a separate process, with this configuration, and with this script as the helper
 /// `docker-credential-cave`. Returns the process's output.
 fn answer(registry: &Registry, helper: &str, config: &Value) -> String {
     let folder = tempfile::tempdir().unwrap();
@@ -24,8 +23,8 @@ fn answer(registry: &Registry, helper: &str, config: &Value) -> String {
     process(folder.path(), &format!("{}/{REPOSITORY}:1", registry.address()), [("PATH", path.as_os_str())])
 }
 
-/// Pulls a module in a separate process. The process gets these environment variables, and the folder with Docker's
-/// configuration. Returns the process's output.
+/// Pulls a module in a separate process, because environment variables apply to a whole process. `config` is the folder
+/// with Docker's configuration. Returns the process's output.
 pub fn process<'a>(
     config: &Path,
     reference: &str,

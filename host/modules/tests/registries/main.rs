@@ -263,7 +263,7 @@ async fn unreachable(source: &mut OciSource) -> String {
     }
 }
 
-/// Waits until the source has sent enough requests. Checks that the source offers nothing in the meantime.
+/// Fails if the source offers anything in the meantime.
 async fn looked(source: &mut OciSource, enough: impl Fn() -> bool) {
     let seen = async {
         while !enough() {

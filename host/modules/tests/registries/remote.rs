@@ -96,8 +96,8 @@ struct Internet {
 }
 
 impl Internet {
-    /// Starts the proxy. The registry sends clients to the token server `realm`, and redirects requests for the blob to
-    /// `blob`.
+    /// `realm` is the token server that the registry names. `blob` is the URL to which it redirects requests for the
+    /// blob.
     async fn start(realm: &str, blob: &str) -> Self {
         let asked = Requests::default();
         let challenge = format!("WWW-Authenticate: Bearer realm=\"{realm}\",service=\"us\"");
@@ -123,8 +123,7 @@ impl Internet {
         Self { proxy: proxy.await, asked }
     }
 
-    /// Pulls from the registry, with these environment variables in addition to the usual ones. Returns the process's
-    /// output.
+    /// Sets these environment variables in addition to the usual ones. Returns the process's output.
     fn pull(&self, variables: &[(&'static str, &OsStr)]) -> String {
         let folder = tempfile::tempdir().unwrap();
         let login = json!({"auths": {"registry.example": {"username": USER.0, "password": USER.1}}});
@@ -140,8 +139,8 @@ impl Internet {
     }
 }
 
-/// Acts as the proxy, and as the host to which the client wants to connect through the proxy. The host answers one
-/// request.
+/// Accepts one connection as the proxy, and then answers one request as the host to which the client connects through
+/// the proxy.
 async fn connect(
     mut stream: TcpStream,
     acceptor: &TlsAcceptor,

@@ -224,13 +224,12 @@ async fn closed(challenges: &[String], token: impl Fn(&str) -> String + Send + S
     .await
 }
 
-/// The challenge that most registries send.
 fn hub() -> [String; 1] {
     ["Bearer realm=\"http://HOST/token\",service=\"us\"".to_owned()]
 }
 
-/// Returns a counter of issued tokens, and a function that responds as a token server. Each response contains a token
-/// with the next number.
+/// Returns a counter of the issued tokens, and a function that responds as a token server. Each token contains its
+/// number.
 fn numbered(expires: &'static str) -> (Arc<AtomicU32>, impl Fn(&str) -> String + Send + Sync + 'static) {
     let count = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&count);
@@ -253,8 +252,8 @@ fn as_ali(address: &str) -> (OciSource, TempDir) {
     with(address, &json!({"username": USER.0, "password": USER.1}))
 }
 
-/// Creates a source with two credential files. The first file does not exist, and the second contains this entry for
-/// the registry. Keep the returned folder for as long as the source is used.
+/// The first credential file does not exist, and the second contains this entry for the registry. Keep the returned
+/// folder for as long as the source is used.
 fn with(address: &str, entry: &Value) -> (OciSource, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let (missing, file) = (folder.path().join("config.json"), folder.path().join("auth.json"));

@@ -29,7 +29,7 @@ pub async fn call(url: &StoreUrl, election: &ElectionName) {
     let _ = timeout(PATIENCE, call).await;
 }
 
-/// Notifies one host. Returns `None` if no host listens on its socket, or if the message could not be sent.
+/// Returns `None` if no host listens on the socket, or if the message could not be sent.
 async fn tell(folder: &SocketFolder, to: String, election: &ElectionName) -> Option<()> {
     let mut host = UnixStream::connect(folder.socket(&to)).await.ok().filter(sockets::is_same_user)?;
     let hello = PeerMessage::Hello { election: election.to_string(), to, node: None, incarnation: None };

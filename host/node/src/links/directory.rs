@@ -13,19 +13,18 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::peer_addr::PeerAddr;
 use super::wire::PeerQuery;
 
-/// Minimum interval between two reads of one node's announcement.
 const READ_NODE_EVERY: Duration = Duration::from_secs(10);
 /// Time for which a cached announcement is valid. Limits how long a false announcement can have an effect.
 const VALID_FOR: Duration = Duration::from_secs(60);
 /// Minimum interval between any two reads, even of different nodes.
 const READ_ANY_EVERY: Duration = Duration::from_secs(1);
 const READ_WITHIN: Duration = Duration::from_secs(2);
-/// Maximum number of cached reads. The oldest is evicted first.
+/// The oldest reading is evicted first.
 const MAX_READINGS: usize = 1024;
 const MAX_ADDRESSES: usize = 4;
 
-/// Cache of announcements. Leaders and callers (peers that connect to this host) have separate caches, so that callers
-/// cannot delay lookups of leaders.
+/// Cache of announcements. This host keeps one for leaders and one for callers (peers that connect to this host), so
+/// that strangers cannot delay this host's connection to a leader.
 pub(super) struct Directory {
     store: Arc<dyn ObjectStore>,
     readings: Mutex<BTreeMap<(String, String), Reading>>,
@@ -35,12 +34,14 @@ pub(super) struct Directory {
 
 struct Reading {
     at: Instant,
-    /// The announced incarnation, with its certificate and address, if these are valid.
+    /// The announced incarnation, with its certificate and address if both are valid. `None` if the host could not read
+    /// an announcement of the node.
     announced: Option<(String, Option<(Digest, PeerAddr)>)>,
 }
 
 enum CachedAnnouncement {
-    /// The announcement of the requested incarnation, with its certificate and address, if these are valid.
+    /// The certificate and address of the requested incarnation. `None` if it has announced none, or if they are
+    /// invalid.
     Announced(Option<(Digest, PeerAddr)>),
     /// The last read did not find the requested incarnation, and is too recent to be repeated.
     NotYet,
@@ -52,15 +53,11 @@ impl Directory {
         Self { store, readings: Mutex::default(), next: tokio::sync::Mutex::new(Instant::now()) }
     }
 
-    /// Returns the certificate that an incarnation has announced, if any.
     pub(super) async fn certificate(&self, query: &PeerQuery) -> Option<Digest> {
         self.announced(query).await.map(|(certificate, _)| certificate)
     }
 
-    /// Returns the certificate and the addresses that an incarnation has announced, if any.
-    ///
-    /// # Errors
-    /// If the announced name cannot be resolved.
+    /// Fails if the announced host name cannot be resolved.
     pub(super) async fn addresses(&self, query: &PeerQuery) -> Result<Option<(Digest, Vec<SocketAddr>)>, String> {
         let Some((certificate, address)) = self.announced(query).await else { return Ok(None) };
         match timeout(READ_WITHIN, address.addresses(MAX_ADDRESSES)).await {
@@ -76,7 +73,7 @@ impl Directory {
             return said;
         }
         let mut next = self.next.lock().await;
-        // Another task may have read the announcement in the meantime.
+        // While this task waited for the lock, another task may have read the announcement.
         match self.known(query) {
             CachedAnnouncement::Announced(said) => return said,
             CachedAnnouncement::NotYet => return None,

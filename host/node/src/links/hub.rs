@@ -33,7 +33,7 @@ use crate::telemetry::{ElectionTracker, Event as LogEvent, Log};
 /// Maximum number of strangers on each transport (local sockets, network). A stranger is a peer that has connected but
 /// has not sent its hello yet.
 const MAX_STRANGERS: usize = 64;
-/// Minimum interval between accepted connections.
+/// Minimum interval between accepted connections from this machine.
 const ACCEPT_EVERY: Duration = Duration::from_millis(2);
 /// Minimum interval between accepted network connections, each of which costs a TLS handshake.
 const ACCEPT_NETWORK_EVERY: Duration = Duration::from_millis(20);
@@ -48,21 +48,19 @@ const SUCCESS_AFTER: Duration = Duration::from_secs(10);
 /// Consecutive dial failures before the first log line. A leader rejects a new node until the leader has read the
 /// node's announcement. With the backoff, this many failures take longer than that read.
 const LOG_AFTER: u32 = 8;
-/// Maximum number of lines that are queued for a peer. If the queue is full, the hub disconnects the peer.
+/// The hub disconnects a peer whose queue is full.
 const LINE_QUEUE: usize = 16;
-/// Number of events, from all links together, that may be queued for the hub.
+/// Capacity of the hub's queue for the events of all links together.
 const EVENT_QUEUE: usize = 256;
-/// Minimum interval between two `Look` messages (reports of a change in the store) for an election. A message that
-/// arrives sooner is delayed, not dropped, because it may report a later write.
+/// Minimum interval between two `Look` messages for an election. Each one makes this host read the store again. The hub
+/// delays a message that arrives sooner, and does not drop it, because it may report a later write.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Time that peers have at shutdown to read the remaining lines.
 const FLUSH_WITHIN: Duration = Duration::from_millis(200);
-/// Backoff between attempts to reach the leader: initial and maximum delay.
 const REDIAL_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// Maximum length of the reason in an error about an unreachable leader, in characters.
 const MAX_REASON: usize = 200;
 
-/// The sinks for an election's hints. The sinks outlive a hub that panics.
+/// Outlives the hub: if the hub panics, the next hub uses the same sinks.
 pub(super) struct ElectionSinks {
     pub(super) hints: mpsc::Sender<Hint>,
     pub(super) listened: tokio::sync::watch::Sender<bool>,
@@ -99,7 +97,7 @@ impl ElectionSinks {
         self.linked = Some((incarnation, node));
     }
 
-    /// Logs that the leader is unreachable, once per incarnation.
+    /// Logs at most once per incarnation of the leader.
     fn report_unreachable(&mut self, incarnation: &str, why: &str) {
         if self.unreachable.as_deref() == Some(incarnation) {
             return;
@@ -120,14 +118,13 @@ impl ElectionSinks {
         let _ = self.hints.try_send(Hint::Silent { from });
     }
 
-    /// Reports, after a hub has ended, that this host is not linked to a leader and has no listeners.
+    /// Reports, after a hub has ended, that this node has no link to a leader and no listeners.
     pub(super) fn reset(&mut self) {
         self.report_end();
         self.report_listeners(0);
     }
 }
 
-/// The state of the hub.
 pub(super) struct Hub<'a> {
     node: String,
     incarnation: String,
@@ -137,7 +134,7 @@ pub(super) struct Hub<'a> {
     /// `None` if links to other machines are disabled.
     network: Option<Arc<Network>>,
     max_links: usize,
-    /// The links, each with its task's queue. A task ends once its queue is dropped.
+    /// Removing a link drops the sender of its task's queue, which ends the task.
     links: BTreeMap<u64, Link>,
     strangers: BTreeMap<u64, Transport>,
     elections: BTreeMap<String, Election<'a>>,
@@ -148,7 +145,7 @@ pub(super) struct Hub<'a> {
 struct Link {
     lines: mpsc::Sender<Vec<u8>>,
     election: Option<String>,
-    /// The node and the incarnation of a peer that has connected over the network.
+    /// The incarnation and the node of a peer that has connected over the network.
     caller: Option<(String, String)>,
 }
 
@@ -162,7 +159,6 @@ struct Election<'a> {
     sinks: &'a mut ElectionSinks,
     candidacy: Candidacy,
     listeners: Listeners,
-    /// The last renewal that the supervisor reported, and the time of the report.
     last_renewal: Option<(LeaderMessage, Instant)>,
     leader_link: Option<LeaderLink>,
     /// Time of the next `Look`, if one is pending. Otherwise, the time of the last one.
@@ -176,7 +172,6 @@ struct LeaderLink {
     failures: u32,
 }
 
-/// The listening sockets of a host: for hosts on this machine, and for hosts on other machines.
 pub(super) struct HubListeners {
     pub(super) local: Option<UnixListener>,
     pub(super) network: Option<TcpListener>,
@@ -295,7 +290,6 @@ impl<'a> Hub<'a> {
         }
     }
 
-    /// Connects to an election's leader, and reports this node's candidacy to it.
     fn follow(&mut self, election: String, LinkSettings { leader, candidacy }: LinkSettings) {
         let Some(known) = self.elections.get_mut(&election) else { return };
         known.candidacy = candidacy;
@@ -334,8 +328,8 @@ impl<'a> Hub<'a> {
         messages.into_iter().for_each(|(link, message)| self.send(link, &message));
     }
 
-    /// Queues a message for a peer, and disconnects the peer if the queue is full. If the link's task has ended, keeps
-    /// the link. The peer's last messages and [`Event::Ended`] are still on their way to the hub.
+    /// Queues a message, and disconnects the peer if its queue is full. If the link's task has ended, the link stays
+    /// until the hub has handled the peer's last messages and [`Event::Ended`].
     fn send(&mut self, link: u64, message: &PeerMessage) {
         let is_full = |known: &Link| matches!(known.lines.try_send(encode(message)), Err(TrySendError::Full(_)));
         if self.links.get(&link).is_some_and(is_full) {
@@ -426,7 +420,8 @@ impl<'a> Hub<'a> {
         });
     }
 
-    /// Spawns a link's task. When the task ends, even by a panic, it sends an event with the reason to log, if any.
+    /// Spawns a link's task. After the task has ended, even by a panic, the hub receives an event with the reason to
+    /// log, if any.
     fn spawn(&mut self, link: u64, task: impl Future<Output = Option<String>> + Send + 'static) {
         let events = self.events.clone();
         self.tasks.spawn(async move {
@@ -489,7 +484,6 @@ impl<'a> Hub<'a> {
         }
     }
 
-    /// Handles the first message of a peer that has connected.
     fn handle_hello(&mut self, link: u64, message: PeerMessage) {
         let over = self.strangers.remove(&link);
         let PeerMessage::Hello { election, to, node, incarnation } = message else {
@@ -594,7 +588,6 @@ mod tests {
         BTreeMap::from([("job".to_owned(), sinks)])
     }
 
-    /// Returns true if a reader of the election's objects was notified.
     async fn is_notified(reader: &mut ChangeReader) -> bool {
         timeout(Duration::ZERO, reader.reason(Instant::now())).await.is_ok()
     }

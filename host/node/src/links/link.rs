@@ -11,21 +11,17 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::peers::Network;
 use super::wire::{LONGEST, PeerMessage, PeerQuery, next_line};
 
-/// Timeout for the hello of a peer that has connected.
 pub(super) const HELLO_WITHIN: Duration = Duration::from_secs(1);
 /// Rate limit for a peer's lines: the size of a burst, and the interval after which the peer may send one more line.
 const LINES: (u32, Duration) = (50, Duration::from_millis(50));
-/// Timeout for sending a line to a peer.
 const TAKEN_WITHIN: Duration = Duration::from_secs(1);
-/// Timeout for looking up a peer. The called host answers a hello only after this lookup, so the caller also waits this
-/// long for the answer.
+/// Timeout for reading a peer's announcement from the store. The called host reads the caller's announcement before it
+/// answers the hello, so the caller waits this long for the answer.
 pub(super) const LOOKED_UP_WITHIN: Duration = Duration::from_secs(10);
 
-/// An event on a link, sent to the hub.
 pub(super) enum Event {
-    /// A message from the peer.
     Message(PeerMessage),
-    /// The link has ended. Holds the reason, if it should be logged.
+    /// Holds the reason why the link ended, if the hub should log it.
     Ended(Option<String>),
     /// The next attempt to dial this election's leader is due.
     Dial(String),
@@ -33,13 +29,14 @@ pub(super) enum Event {
     Look(String),
 }
 
-/// Sender of events to the hub, each with the link's number.
+/// Each event comes with the number of its link.
 pub(super) type Events = mpsc::Sender<(u64, Event)>;
 
 /// A peer that has connected from another machine.
 pub(super) struct Caller {
     pub(super) certificate: Digest,
-    /// This host's incarnation. A hello that names another incarnation causes no lookup.
+    /// This host's incarnation. If a hello names another incarnation, this host does not read the caller's
+    /// announcement.
     pub(super) to: String,
     pub(super) network: Arc<Network>,
 }
@@ -115,7 +112,7 @@ pub(super) async fn carry(
     }
 }
 
-/// A token bucket, which allows a burst, then one more item after each interval.
+/// A token bucket: it holds at most `burst` tokens, and gains one after each `interval`.
 pub(super) struct Budget {
     burst: u32,
     interval: Duration,

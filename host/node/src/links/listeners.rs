@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::wire::Candidacy;
 
-/// The listeners in one election, by the number of their link.
+/// The key is the number of the listener's link.
 #[derive(Default, Debug)]
 pub(super) struct Listeners(BTreeMap<u64, Listener>);
 
@@ -26,7 +26,7 @@ impl Listeners {
         self.0.insert(link, Listener { node, candidacy: Candidacy::default(), tie_breaker });
     }
 
-    /// Removes a listener. Returns true if it existed.
+    /// Returns true if the listener existed.
     pub(super) fn remove(&mut self, link: u64) -> bool {
         self.0.remove(&link).is_some()
     }

@@ -75,34 +75,29 @@ struct LinkChannels {
     gives_up: bool,
 }
 
-/// The supervisor's current settings for its election's links.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct LinkSettings {
     leader: Option<Leader>,
-    /// This node's candidacy, which is sent to the leader's host.
     candidacy: Candidacy,
 }
 
-/// A supervisor's order to the hub.
 struct Order {
     election: String,
     kind: OrderKind,
 }
 
 enum OrderKind {
-    /// The leader to follow, and this node's candidacy.
     Settings(LinkSettings),
-    /// A message for all listeners.
     Tell(LeaderMessage),
 }
 
-/// The links thread's counterpart of a [`LinkHandle`], with the election's notifier, tracker and log.
+/// The links thread's end of the channels of a [`LinkHandle`].
 struct LinkEndpoint {
     election: ElectionName,
     settings: watch::Receiver<LinkSettings>,
     messages: mpsc::Receiver<LeaderMessage>,
     hints: mpsc::Sender<Hint>,
-    /// True while at least one node listens. While false, the handle sends no messages.
+    /// True while at least one node listens. The handle sends messages only then.
     listened: watch::Sender<bool>,
     notifier: ChangeNotifier,
     tracker: Arc<ElectionTracker>,
@@ -135,14 +130,14 @@ impl LinkHandle {
         }
     }
 
-    /// Returns true if a successor is about to acquire the lease. That is the case if this handle has notified a
-    /// listener that the node gives up the lease, and no later message supersedes that notification.
+    /// Returns true if a listener may be about to acquire the lease. This is the case after the handle has notified a
+    /// listener that this node gives up the lease, until this node leads again or another node becomes the leader.
     #[must_use]
     pub fn has_heir(&self) -> bool {
         self.0.as_ref().is_some_and(|channels| channels.gives_up)
     }
 
-    /// Listens to this incarnation of the leader, if there is a leader, and reports this node's candidacy to it.
+    /// Sets the leader to listen to, as its incarnation and node, and the candidacy to report to that leader.
     pub fn wants(&mut self, leader: Option<(&str, String)>, candidacy: Candidacy) {
         let Some(LinkChannels { settings, gives_up, .. }) = &mut self.0 else { return };
         // If there is a leader, another node has acquired the lease that was given up.
@@ -158,7 +153,7 @@ impl LinkHandle {
         });
     }
 
-    /// Waits for the next hint. If a node starts to listen while none did, reports the last renewal. Cancel-safe.
+    /// Waits for the next hint. If nodes start to listen in the meantime, sends them the last renewal. Cancel-safe.
     pub async fn hints(&mut self) -> Hint {
         let Some(LinkChannels { messages, hints, listened, last_renewal, .. }) = &mut self.0 else {
             return std::future::pending().await;
@@ -282,7 +277,6 @@ mod tests {
         assert!(!line.has_heir(), "it leads again");
     }
 
-    /// Returns true if no hint arrives within 1 ms.
     async fn hears_nothing(line: &mut LinkHandle) -> bool {
         tokio::time::timeout(Duration::from_millis(1), line.hints()).await.is_err()
     }

@@ -71,10 +71,6 @@ impl fmt::Display for PeerAddr {
 }
 
 impl PeerAddr {
-    /// Resolves the host to at most `most` addresses.
-    ///
-    /// # Errors
-    /// If the name cannot be resolved.
     pub(super) async fn addresses(&self, most: usize) -> io::Result<Vec<SocketAddr>> {
         Ok(tokio::net::lookup_host((self.host.as_str(), self.port)).await?.take(most).collect())
     }

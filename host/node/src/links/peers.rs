@@ -19,14 +19,12 @@ use super::wire::PeerQuery;
 
 const CONNECTED_WITHIN: Duration = Duration::from_secs(2);
 
-/// The identity, TLS acceptor and caches of announcements for links with other machines.
 pub(super) struct Network {
     identity: Identity,
     acceptor: TlsAcceptor,
-    /// The announcements of leaders. Callers have a separate cache, so that they cannot delay lookups of leaders.
+    /// Callers have a separate cache, so that strangers cannot delay this host's connection to a leader.
     leaders: Directory,
     pub(super) callers: Directory,
-    /// The elections of this host.
     pub(super) elections: BTreeSet<String>,
 }
 
@@ -44,13 +42,14 @@ impl Network {
     }
 }
 
-/// Completes the handshake with a peer that has connected, and also returns the peer's certificate. Returns `None` if
-/// the handshake fails or takes longer than [`HELLO_WITHIN`].
+/// Returns `None` if the handshake fails or takes longer than [`HELLO_WITHIN`]. The digest is the fingerprint of the
+/// peer's certificate.
 pub(super) async fn accept(network: &Network, stream: TcpStream) -> Option<(server::TlsStream<TcpStream>, Digest)> {
     timeout(HELLO_WITHIN, tls::accept(&network.acceptor, stream)).await.ok()?.ok()
 }
 
-/// Connects to a peer at one of its announced addresses. Returns `None` if the peer has announced no address.
+/// Connects to a peer at one of its announced addresses. Returns `None` if the peer has announced no address, or if the
+/// address was not found within [`LOOKED_UP_WITHIN`].
 ///
 /// # Errors
 /// If the announced name cannot be resolved, or no address can be reached. Returns the last address's error.

@@ -27,7 +27,7 @@ const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 pub(super) struct SocketFolder(OwnedFd);
 
 impl SocketFolder {
-    /// Opens the folder. Creates it if it does not exist, accessible only to this user.
+    /// Creates the folder if it does not exist, accessible only to this user.
     ///
     /// # Errors
     /// If the folder cannot be created or opened, or other users can access it.
@@ -42,31 +42,22 @@ impl SocketFolder {
         Ok(opened)
     }
 
-    /// Opens the folder.
-    ///
-    /// # Errors
-    /// If the folder does not exist or cannot be opened.
     pub(super) fn open(folder: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(Self(rustix::fs::open(folder, flags, Mode::empty())?))
     }
 
-    /// Returns a short path to the folder, valid while the folder is open.
+    /// Returns a short path, valid while the folder is open.
     pub(super) fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
 
-    /// Returns a short path to an incarnation's socket, valid while the folder is open.
     pub(super) fn socket(&self, incarnation: &str) -> PathBuf {
         self.path().join(incarnation)
     }
 }
 
-/// Listens on a socket that is named after an incarnation. The socket gets its name only once it is listening, because
-/// [`tidy_up`] removes sockets on which no host listens.
-///
-/// # Errors
-/// If the socket cannot be created.
+/// Gives the socket its name only once it is listening, because [`tidy_up`] removes sockets on which no host listens.
 fn listen(folder: &Path, incarnation: &str) -> io::Result<UnixListener> {
     let unfinished = folder.join(format!(".{incarnation}"));
     // A process that ended after `bind` but before `rename` may have left this socket behind.
@@ -77,10 +68,7 @@ fn listen(folder: &Path, incarnation: &str) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Creates and opens the folder, removes the sockets of dead hosts, and listens. Blocks.
-///
-/// # Errors
-/// The errors of [`SocketFolder::make`] and [`listen`].
+/// Removes the sockets of dead hosts first. Blocks.
 pub(super) fn listen_in(folder: &Path, incarnation: &str) -> io::Result<(SocketFolder, UnixListener)> {
     let folder = SocketFolder::make(folder)?;
     tidy_up(&folder.path());
@@ -125,7 +113,6 @@ fn is_old(entry: &DirEntry) -> bool {
     changed.is_some_and(|changed| wall().saturating_sub(Duration::from_secs(changed)) >= ABANDONED_AFTER)
 }
 
-/// Returns true if the peer runs as this user.
 pub(super) fn is_same_user(peer: &UnixStream) -> bool {
     peer.peer_cred().is_ok_and(|peer| peer.uid() == rustix::process::geteuid().as_raw())
 }

@@ -26,16 +26,14 @@ use super::wire::LeaderMessage;
 use super::{LinkEndpoint, LinkHandle, LinkSettings, Order, OrderKind, link};
 use crate::telemetry::{ElectionTracker, Event, Log};
 
-/// Backoff between a failure of the hub and its restart: initial and maximum delay.
 const RESTART_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// Lifetime after which a hub counts as a success, and the backoff is reset.
 const SUCCESS_AFTER: Duration = Duration::from_secs(60);
 const ORDER_QUEUE: usize = 256;
-/// Timeout for this host to start listening on its socket.
 const LISTENS_WITHIN: Duration = Duration::from_secs(5);
 /// Time allowed at shutdown for sending the remaining messages.
 const STOP_WITHIN: Duration = Duration::from_millis(500);
-/// Maximum number of threads that resolve names, both for peers and for the store's client.
+/// Maximum number of blocking threads. They resolve the names of peers and of the store, and open the links folder.
 const THREADS: usize = 8;
 
 /// The links of a host.
@@ -44,7 +42,7 @@ pub struct Links {
     incarnation: String,
     /// `None` if links to hosts on this machine are disabled.
     folder: Option<PathBuf>,
-    /// `None` if links to other machines are disabled. The store is used to look up peers.
+    /// `None` if links to other machines are disabled. The store holds the announcements of the peers.
     peers: Option<(PeerListener, Arc<dyn ObjectStore>)>,
     max_links: usize,
     endpoints: Vec<LinkEndpoint>,
@@ -59,8 +57,8 @@ pub struct LinksThread {
 
 impl Links {
     /// Creates the links for a host's incarnation, with at most `max_links` open at a time. If `folder` is set, it is
-    /// the folder that contains the sockets of this machine's hosts. If `peers` is set, links with other machines are
-    /// enabled, and peers are looked up in the store.
+    /// the folder that contains the sockets of this machine's hosts. If `peers` is set, the host also links with other
+    /// machines, and finds their addresses in the store.
     #[must_use]
     pub fn new(
         (node, incarnation): (&str, &str),
@@ -109,7 +107,7 @@ impl Links {
                 }
             });
             drop(at_work);
-            // A pending name lookup must not delay the shutdown.
+            // Do not wait for a name that is still being resolved.
             runtime.shutdown_background();
         })?;
         Ok(Some(LinksThread { stop, works }))
@@ -129,7 +127,6 @@ impl Drop for LinksThread {
     }
 }
 
-/// The configuration for each hub that the thread runs.
 struct HubConfig {
     node: String,
     incarnation: String,
@@ -187,7 +184,7 @@ async fn keep_linked(links: Links, log: &Log) {
 }
 
 impl HubConfig {
-    /// Listens, and runs a hub until the supervisors of all elections have ended.
+    /// Runs a hub until the supervisors of all elections have ended.
     ///
     /// # Errors
     /// If this host cannot listen.
@@ -233,8 +230,8 @@ fn settings_order(election: &str, settings: &LinkSettings) -> Order {
     Order { election: election.to_owned(), kind: OrderKind::Settings(settings.clone()) }
 }
 
-/// Forwards an election's news to the hub: the supervisor's settings and messages, and the changes in the store that
-/// this host has found.
+/// Forwards three things to the hub: the supervisor's settings, the supervisor's messages, and the news that this host
+/// has found a change in the store.
 async fn forward(
     election: String,
     mut wanted: watch::Receiver<LinkSettings>,

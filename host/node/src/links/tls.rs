@@ -27,7 +27,6 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 /// Upper bound on the size of a certificate, in bytes. A host's certificate is a few hundred bytes long.
 const LONGEST_CERTIFICATE: usize = 1024;
 
-/// The key and the certificate of this run of the host.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Identity {
     certificate: Vec<u8>,
@@ -101,8 +100,7 @@ impl Identity {
     }
 }
 
-/// Completes the handshake with a client, and returns the fingerprint of the client's certificate. The client has then
-/// proved that it has the certificate's key.
+/// Returns the fingerprint of the client's certificate. The client has proved that it has the certificate's key.
 ///
 /// # Errors
 /// If the connection or the handshake fails.
@@ -115,10 +113,6 @@ pub(super) async fn accept(
     Ok((stream, fingerprint))
 }
 
-/// Completes the handshake with the server that the connector expects.
-///
-/// # Errors
-/// If the connection fails, or the server has a different certificate.
 pub(super) async fn connect(
     connector: &TlsConnector,
     stream: TcpStream,
@@ -134,7 +128,7 @@ fn peer_fingerprint(connection: &CommonState) -> Option<Digest> {
 
 #[derive(Debug)]
 struct CertificateOwner {
-    /// The expected fingerprint, or `None` to accept any certificate.
+    /// `None` to accept any certificate.
     of: Option<Digest>,
 }
 
@@ -162,7 +156,7 @@ impl CertificateOwner {
         verify_tls13_signature(message, certificate, signed, &algorithms)
     }
 
-    /// Returns the only signature scheme that hosts' keys use.
+    /// Contains the only scheme that hosts' keys use.
     fn schemes() -> Vec<SignatureScheme> {
         vec![SignatureScheme::ECDSA_NISTP256_SHA256]
     }

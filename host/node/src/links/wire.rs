@@ -18,7 +18,7 @@ pub(super) const LONGEST: usize = 1024;
 /// Upper bound on a reported age. Greater ages are reduced to this value.
 const LONGEST_AGO: Duration = Duration::from_secs(3600);
 
-/// Parses messages from peers, for the tests of untrusted bytes.
+/// Parses messages from peers, for the fuzz tests.
 pub const READER: Reader = Reader {
     name: "link",
     read: |bytes| {
@@ -50,14 +50,14 @@ pub(super) enum PeerMessage {
         #[serde(default)]
         incarnation: Option<String>,
     },
-    /// Sent by the leader, which last renewed its lease `age_ms` ago and assigns the receiver this place in the order
-    /// of succession.
+    /// Sent by the leader. The leader last renewed its lease `age_ms` ago. `place` is the receiver's place in the order
+    /// of succession, if it has one.
     Leads { term: Term, age_ms: u64, place: Option<u32> },
     /// Sent by a leader that has given up the lease, or may have done so.
     GivesUp { place: Option<u32> },
     /// Sent by either side: the store has a change that all nodes should read.
     Look,
-    /// Sent by a listener: its current candidacy.
+    /// Sent by a listener.
     Is(Candidacy),
 }
 
@@ -72,14 +72,13 @@ pub struct Candidacy {
     pub at_leadership_limit: bool,
 }
 
-/// The leader of an election, as named in the record.
+/// The leader that the lease record names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Leader {
     pub(super) incarnation: String,
     pub(super) node: String,
 }
 
-/// A query about an incarnation of a node on another machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct PeerQuery {
     pub(super) election: String,
@@ -107,7 +106,6 @@ impl LeaderMessage {
         }
     }
 
-    /// Returns the message for a listener with this place in the order of succession.
     pub(super) fn to_peer(&self, place: Option<u32>) -> PeerMessage {
         match self {
             Self::Leads { term, age_ms } => PeerMessage::Leads { term: *term, age_ms: *age_ms, place },
@@ -122,7 +120,6 @@ impl LeaderMessage {
 }
 
 impl Leader {
-    /// Returns true if the incarnation and the node name are valid.
     pub(super) fn is_within_bounds(&self) -> bool {
         is_incarnation(&self.incarnation) && NodeId::new(&self.node).is_ok()
     }
@@ -138,7 +135,7 @@ impl PeerMessage {
         message.checked().map(Some)
     }
 
-    /// Checks a message, and reduces values that exceed their bounds.
+    /// Reduces values that exceed their bounds, and rejects other invalid messages.
     fn checked(self) -> Result<Self, MalformedLine> {
         let message = match self {
             Self::Leads { term, age_ms, place } => {
@@ -167,12 +164,11 @@ impl PeerMessage {
     }
 }
 
-/// The error returned for a line that no version of Baton sends.
 #[derive(Debug, thiserror::Error)]
 #[error("received a line that is not from a Baton host")]
 pub(super) struct MalformedLine;
 
-/// Parses a line of JSON. Returns `None` if the line is valid JSON but unknown to this version.
+/// Returns `None` if the line is valid JSON, but this version does not know the message.
 fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<Option<T>, MalformedLine> {
     match serde_json::from_slice(line) {
         Ok(message) => Ok(Some(message)),

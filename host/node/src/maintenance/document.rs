@@ -3,7 +3,7 @@ use serde::Deserialize;
 use crate::telemetry::Event;
 use baton_base::untrusted::Reader;
 
-/// Parses responses of the metadata service, for the tests of untrusted bytes.
+/// Parses responses of the metadata service, for the fuzz tests.
 pub const READER: Reader = Reader {
     name: "scheduled-events",
     read: |bytes| {
@@ -57,7 +57,7 @@ impl Document {
 }
 
 impl ScheduledEvent {
-    /// Returns Azure's action on the machine, or `None` for kinds of events that do not interrupt it.
+    /// Returns `None` for kinds of events that do not interrupt the machine.
     fn action(&self) -> Option<&'static str> {
         match self.kind.as_str() {
             "Freeze" => Some("frozen"),
@@ -69,7 +69,6 @@ impl ScheduledEvent {
         }
     }
 
-    /// Returns a human-readable reason why a node on this machine is ineligible.
     pub(super) fn why(&self) -> String {
         let action = self.action().unwrap_or("changed");
         if self.status == "Started" {
@@ -85,7 +84,7 @@ impl ScheduledEvent {
         self.status == "Scheduled" && self.resources.len() == 1
     }
 
-    /// Returns the human-readable time at which the event starts if it is not acknowledged earlier.
+    /// Describes when Azure starts the event if this host does not acknowledge the event earlier.
     pub(super) fn begins(&self) -> &str {
         if self.not_before.is_empty() { "the announced time" } else { &self.not_before }
     }
@@ -94,7 +93,6 @@ impl ScheduledEvent {
         self.to_event_in(if self.status == "Started" { "Started" } else { "Scheduled" })
     }
 
-    /// Creates a log event for this planned event, with the given status instead of its own.
     pub(super) fn to_event_in(&self, status: &'static str) -> Event {
         let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         Event::Maintenance {

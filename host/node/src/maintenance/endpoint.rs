@@ -58,7 +58,6 @@ impl Endpoint {
         Ok(Self(authority.to_string()))
     }
 
-    /// Returns this machine's name, as it appears in events.
     pub(super) async fn machine(&self) -> Result<String, String> {
         self.ask::<Machine>(MACHINE).await.map(|machine| machine.name)
     }

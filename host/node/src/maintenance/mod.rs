@@ -37,11 +37,10 @@ const POLL: Duration = Duration::from_secs(1);
 
 const AT_ONCE: usize = 16;
 
-/// Interval at which to check whether this node has stepped down.
 const STEP_DOWN_POLL: Duration = Duration::from_millis(50);
 
-/// Time without a response from the service after which the node becomes eligible again. The time is this long because
-/// Azure takes minutes to enable the service after a machine first uses it.
+/// Time without a response from the service after which the node becomes eligible again. Azure takes minutes to enable
+/// the service after a machine first uses it, so this time is longer.
 const OUTAGE: Duration = Duration::from_secs(300);
 
 /// The source of planned events, as set by `--scheduled-events`.
@@ -50,7 +49,7 @@ pub enum ScheduledEvents {
     /// Azure's metadata service, if this is an Azure machine.
     #[default]
     Auto,
-    /// Planned events are not polled.
+    /// The host does not poll planned events.
     Off,
     /// A metadata service at this address.
     At(Endpoint),
@@ -173,7 +172,7 @@ impl Maintenance {
         }
     }
 
-    /// Reports a failed acknowledgement, once per event. Azure starts the event later anyway.
+    /// Reports at most one failed acknowledgement per event. Azure starts the event later anyway.
     fn refused(&self, state: &mut EventState, event: &ScheduledEvent, error: &str) {
         if !state.refused.insert(event.id.clone()) {
             return;
@@ -188,8 +187,7 @@ impl Maintenance {
         self.log.emit(None, Event::Error { error });
     }
 
-    /// Waits until this node leads no election and runs no instance, but at most until the next poll. Returns true if
-    /// the node has stepped down.
+    /// Waits for at most [`POLL`]. Returns true once this node leads no election and runs no instance.
     async fn has_stepped_down(&self) -> bool {
         let until = Instant::now() + POLL;
         loop {

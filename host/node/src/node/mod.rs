@@ -86,7 +86,7 @@ pub struct ElectionConfig {
     pub modules: ModuleFollower,
     /// Starts instances.
     pub launcher: Arc<dyn Launch>,
-    /// The state of the node in this election, as shown to outside observers.
+    /// Makes the node's state in this election available to observers, such as the metrics.
     pub tracker: Arc<ElectionTracker>,
 }
 
@@ -162,7 +162,6 @@ impl Node {
         node
     }
 
-    /// Spawns the tasks of one election.
     fn contend(&mut self, host: &Host, links: &mut Links, config: ElectionConfig) {
         let Host { itself, stores, clock, properties, quota, .. } = host;
         let settings = host.settings(&config);

@@ -37,7 +37,7 @@ const HAND_OVER_INTERVAL: Duration = Duration::from_secs(5);
 /// maximum time after a wait, the next wait is the initial one.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(60 * 60));
 
-/// Serializes a host's hand-offs. All clones belong to the same host.
+/// Allows a host one hand-off at a time. Clones share the lock.
 #[derive(Clone, Default)]
 pub struct HandOvers(Arc<Mutex<()>>);
 
@@ -57,7 +57,7 @@ pub struct Preemption {
     pub tracker: Arc<ElectionTracker>,
     /// The host's clock.
     pub clock: Clock,
-    /// The lock that serializes this host's hand-offs.
+    /// The lock that this host holds during a hand-off.
     pub hand_overs: HandOvers,
 }
 
@@ -89,8 +89,8 @@ impl Preemption {
         view.module.filter(|_| view.command.is_none())
     }
 
-    /// Hands over to a node with a higher priority, if there is one, and returns that node's incarnation. Does nothing
-    /// if the store cannot be read.
+    /// Returns the incarnation of the node that this node has asked to take over, if there is one. Does nothing if the
+    /// store cannot be read.
     async fn try_hand_over(&self, asked_last: Option<&str>) -> Option<String> {
         let Self { election, itself, priority, store, .. } = self;
         let mut operator = Operator {
@@ -153,7 +153,7 @@ impl Leading<'_> {
         })
     }
 
-    /// True if an operator transferred the lease to this node and has not sent another command since.
+    /// True if the latest request is an operator's transfer to this node.
     fn was_chosen_by_operator(&self, steering: &Steering) -> bool {
         steering.request.as_ref().is_some_and(|request| {
             let Ask::Transfer { node, incarnation } = &request.ask else { return false };
@@ -195,7 +195,7 @@ mod tests {
         Digest::of(b"one")
     }
 
-    /// Returns the announcement of a node that could lead. The node has confirmed that there are no commands.
+    /// Returns the announcement of a node that could lead, and has confirmed that there are no commands.
     fn announcement(node: &str, priority: u8) -> Announcement {
         Announcement {
             version: "0.1.0".to_owned(),

@@ -8,7 +8,6 @@ use baton_modules::{RolledBack, edit_versions};
 use baton_store::{DigestPrefix, ObjectStore};
 use tokio::time::timeout;
 
-/// Timeout for the whole rollback.
 const RESPONSE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Makes the version `to` current. If `to` is `None`, chooses the newest other version that is not rejected.

@@ -52,21 +52,19 @@ struct Reader {
     /// `latest_read` is the number of the latest read whose response was used.
     reads_begun: u64,
     latest_read: u64,
-    /// The last reported error in the content of the steering object.
+    /// The last reported error of a steering object that this node cannot parse.
     wrong: Option<String>,
-    /// The last reported read error.
+    /// The last reported error of a failed read.
     unreadable: Option<String>,
 }
 
 /// The commands that apply to this node, as read so far.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SteeringState {
-    /// The version of the steering object in the last read.
     version: SteeringVersion,
     /// The mark that identifies the commands in the last read. `None` before the first read.
     mark: Option<String>,
     suspended: Option<CommandOrigin>,
-    /// The latest triggered run.
     trigger: Option<Trigger>,
     request: Option<String>,
     /// The request to step down, and the time at which it expires.
@@ -89,7 +87,6 @@ pub fn longest_transfer(timing: &Timing) -> Duration {
 pub const TAKEN_WITHIN: Duration = LAST_LINES.saturating_add(LONGEST_POLL.saturating_mul(3));
 
 impl Default for SteeringState {
-    /// Returns the state before the first read.
     fn default() -> Self {
         Self {
             version: SteeringVersion::Unread,
@@ -222,7 +219,7 @@ impl SteeringWatch {
         }
     }
 
-    /// Returns true if the last read returned this version. Pass `None` if there is no steering object.
+    /// Returns true if the last read returned this version. `None` stands for a missing steering object.
     pub fn has_read(&self, version: Option<&Version>) -> bool {
         self.state.borrow().version.is(version)
     }
@@ -254,7 +251,7 @@ impl SteeringWatch {
         let mut reader = self.reader();
         let reading = match reading {
             Err(error) => {
-                // Once one read has succeeded, report errors that do not go away by themselves.
+                // Report an error that does not go away by itself, but only after one read has succeeded.
                 if let StoreError::Misconfigured(why) = &error
                     && self.state.borrow().mark.is_some()
                 {
@@ -295,7 +292,7 @@ impl SteeringWatch {
         match steering {
             Ok(_) => {
                 reader.wrong = None;
-                // After this node's first read, do not notify the other nodes, because the commands may be old.
+                // This node's first read does not notify the other nodes, because the commands may be old.
                 if is_news {
                     self.notifier.found();
                 }
@@ -367,7 +364,6 @@ mod tests {
         state.eligibility(0, None).commands.into_iter().find(applies).map(|one| one.cause.word())
     }
 
-    /// True if an operator has transferred the lease to this node.
     fn is_chosen(state: &SteeringState, now: u64) -> bool {
         state.eligibility(0, None).chosen.is_some_and(|chosen| at(now) < chosen.until && chosen.by_operator)
     }

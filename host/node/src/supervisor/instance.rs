@@ -19,9 +19,7 @@ pub(super) struct Serving {
     pub handle: Box<dyn InstanceHandle>,
     term: Term,
     module: Digest,
-    /// True if another version is about to replace this instance.
     is_replaced: bool,
-    /// True once the instance has been counted as stalled.
     is_stalled: bool,
     killed: Option<Time>,
 }
@@ -103,7 +101,6 @@ impl Run {
         }
     }
 
-    /// Records and logs the end of the instance.
     fn ended(&mut self, serving: Serving, end: &End, backtrace: Option<&str>) {
         let Serving { handle, term, module, is_replaced, mut killed, .. } = serving;
         let (now, tracker) = (self.config.clock.now(), &self.config.tracker);
@@ -142,7 +139,6 @@ impl Run {
         None
     }
 
-    /// Returns the time at which the instance counts as stalled if it makes no progress until then.
     pub(super) fn stalls_at(&self) -> Option<Time> {
         let serving = self.serving.as_ref().filter(|serving| !serving.is_stalled)?;
         Some(serving.handle.last_progress() + self.config.stall_after?)

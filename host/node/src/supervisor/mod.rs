@@ -99,7 +99,7 @@ pub struct Supervisor {
     pub log: Log,
     /// The links for the election.
     pub link: LinkHandle,
-    /// Receives this node's views, and makes them available to outside observers.
+    /// Makes this node's views available to observers, such as the metrics.
     pub tracker: Arc<ElectionTracker>,
 }
 
@@ -150,7 +150,6 @@ struct Run {
     config: Supervisor,
     missed_by_timers: watch::Receiver<()>,
     elector: Elector,
-    /// The node's view, to be published after each input.
     view: NodeView,
     /// Requests to the store, and the wait for an instance's last lines. Each yields an input for the elector.
     requests: JoinSet<Input>,
@@ -166,22 +165,17 @@ struct Run {
     /// The operators' commands from which the eligibility was last computed.
     steering: SteeringState,
     is_drained: bool,
-    /// The eligibility that was last passed to the elector.
     eligibility: Eligibility,
-    /// The triggered run that was last passed to the elector.
     trigger: Option<Trigger>,
-    /// The most urgent shutdown request so far.
     shutdown_level: Shutdown,
     has_finished: bool,
 }
 
-/// An event that ends the supervisor's wait.
 #[expect(clippy::large_enum_variant, reason = "only one value exists at a time")]
 enum News {
     Instance(InstanceEvent),
     Supply,
     Input(Input),
-    /// Time has passed.
     Tick,
     /// Commands or maintenance may have changed: see [`Run::update_eligibility`].
     Eligibility,
@@ -226,7 +220,6 @@ impl Run {
         }
     }
 
-    /// Publishes the node's view, and updates the settings of the links.
     fn publish(&mut self) {
         let now = self.config.clock.now();
         let is_done = self.elector.follows() && self.serving.is_none();
@@ -363,7 +356,6 @@ impl Run {
         }
     }
 
-    /// Updates the view from a report by the elector, and logs the report.
     fn report(&mut self, report: Report) {
         let leads_before = self.view.leads;
         self.view.note_report(&report);
@@ -412,7 +404,6 @@ impl Run {
         self.config.log.emit(self.term, event);
     }
 
-    /// Passes the operators' commands and the maintenance state to the elector, if either has changed.
     fn update_eligibility(&mut self) {
         self.steering = self.states.borrow_and_update().clone();
         let trigger = self.steering.trigger().filter(|_| self.config.settings.schedule.is_some()).cloned();

@@ -20,14 +20,12 @@ pub(super) struct TermOutput {
     /// The previous instance, if this instance replaces it with another version.
     pub replaces: Option<Replaced>,
     pub clock: Clock,
-    /// The deadline by which lines must be written.
     pub lines: Deadline,
 }
 
 /// An instance that was stopped so that another version can start.
 pub(super) struct Replaced {
     pub module: Digest,
-    /// The time at which the instance ended.
     pub gone: Time,
 }
 
@@ -74,7 +72,6 @@ impl TermOutput {
         });
     }
 
-    /// Logs a line as an effect of the instance.
     fn put_out(&self, line: Event) {
         self.log.emit_output(self.term, line, &self.lines);
     }

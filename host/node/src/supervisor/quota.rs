@@ -8,7 +8,7 @@ use baton_election::ElectionName;
 /// The set of elections that a host leads or is about to lead, and the maximum size of this set. Clones share the set.
 #[derive(Clone, Debug)]
 pub struct LeadershipQuota {
-    /// Maximum number of elections. `None` for no limit.
+    /// `None` for no limit.
     most: Option<usize>,
     now: Arc<Mutex<BTreeSet<ElectionName>>>,
 }

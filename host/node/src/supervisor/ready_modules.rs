@@ -8,7 +8,7 @@ impl<T> ReadyModules<T> {
         Self(Vec::new())
     }
 
-    /// Adds modules. Keeps earlier modules, because the elector may already have decided to start one of them.
+    /// Keeps earlier modules, because the elector may already have decided to start one of them.
     pub(super) fn add(&mut self, new: impl Iterator<Item = (String, T)>) {
         for (digest, one) in new {
             self.0.retain(|(known, _)| *known != digest);

@@ -34,9 +34,9 @@ impl Run {
                 let answer = timeout(limit, store.request(&election, op)).await;
                 (answer, clock.now().since(sent))
             };
-            // Read the steering commands before the elector requests the lease. Read them during a recall (the search
-            // for the highest term), and after a survey that shows an unread version of the steering object. If this
-            // read fails, the elector ignores the survey.
+            // The node must know the current steering commands before the elector requests the lease. So read them
+            // during a recall (the search for the highest term), and after a survey that shows an unread version of the
+            // steering object. If this read fails, the elector ignores the survey.
             let request = async {
                 if is_recall {
                     return futures::join!(request, steering_watch.read_within(limit / 2)).0;
@@ -70,7 +70,6 @@ impl Run {
         });
     }
 
-    /// Makes the launcher prepare for the next term's instance.
     fn prepare_for_next_term(&self) -> Arc<dyn Launch> {
         let planned = self.elector.plan().module.as_ref().and_then(|version| self.ready_modules.get(&version.digest));
         if let Some(PreparedVersion { module, .. }) = planned {

@@ -197,7 +197,7 @@ impl Counts {
         add(&self.starts, 1);
     }
 
-    /// Counts the end of an instance. `killed` is the time since the kill, if the instance was killed.
+    /// `killed` is the time since the host killed the instance, if it did.
     pub(crate) fn ended(&self, how: Ended, killed: Option<Duration>) {
         add(&self.ends[how as usize], 1);
         if let Some(took) = killed {

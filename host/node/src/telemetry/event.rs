@@ -301,7 +301,7 @@ events! {
     OutputDropped = "output_dropped", Warn, {
         /// Number of dropped lines.
         lines: u64,
-        /// The reason, and how to avoid the loss.
+        /// The reason why the host dropped the lines.
         reason: String,
     } => "{lines} lines dropped: {reason}";
     /// The host refused an HTTP request from the coordinator. Logged once per origin in each term.
@@ -605,7 +605,7 @@ events! {
     /// The host ends its own process, because part of an instance might otherwise still be running when the lease
     /// expires.
     Aborting = "aborting", Error, {
-        /// The part that may still be running.
+        /// The reason why the host ends its own process.
         reason: String,
     } => "{reason}";
     /// A failure that an operator should investigate.

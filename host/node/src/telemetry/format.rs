@@ -23,7 +23,7 @@ pub struct Style {
     pub colours: bool,
 }
 
-/// Formats lines and aligns their messages. `width` is the greatest width so far of the column before the message.
+/// Aligns messages: `width` is the greatest width so far of the column before the message.
 #[derive(Debug)]
 pub(super) struct Formatter {
     style: Style,
@@ -136,7 +136,6 @@ fn for_a_developer(event: &Event) -> Option<String> {
     }
 }
 
-/// True if the event matters to a coordinator's developer.
 fn matters(event: &Event) -> bool {
     match event {
         Event::Starting { .. }
@@ -155,8 +154,7 @@ fn json(entry: &LogEntry) -> String {
     object(entry, &entry.event, None)
 }
 
-/// Formats an entry for the admin endpoint. Uses `event` instead of the entry's own event, and adds the message of the
-/// text format.
+/// Uses `event` instead of the entry's own event, and adds the message of the text format.
 pub(super) fn admin_json(entry: &LogEntry, event: &Event) -> String {
     // An output event already contains its text.
     let text = (!matches!(event, Event::Output { .. })).then(|| shortened(event, &event.to_string()));

@@ -11,7 +11,6 @@ use baton_runtime::{LogLevel, Usage};
 use baton_store::Digest;
 use baton_store::StoreUrl;
 
-/// The name of the store in [`Event::Unreachable`].
 const STORE: &str = "store";
 
 /// Returns the longest time from a step-down to the next instance, with a healthy store.

@@ -1,13 +1,13 @@
 //! The log: one line on stderr for each [`Event`].
 //!
 //! A thread that logs must not have to wait for the log's reader. [`Log::emit`] only puts the event into a bounded
-//! queue, and a separate thread writes the event. If the queue is full, the log drops and counts events. The thread
-//! logs the count once there is room again. The guests of each election may use only a limited share of the queue.
-//! There is therefore always room for the host's events and for the lines of other guests.
+//! queue, and a separate thread writes the event. If the queue is full, the log drops and counts events. The writing
+//! thread logs the count once the queue is less full. The guests of each election may use only a limited share of the
+//! queue, so they cannot displace the host's events or the lines of other guests.
 //!
 //! A guest's line is an effect that has passed the gate, but it may wait in the queue for a long time. Each guest's
-//! line therefore has a deadline. If the deadline passes before the line is written, the thread drops and counts the
-//! line. The host's own events have no deadline, because they are records and not effects.
+//! line therefore has a deadline. If the deadline passes before the line is written, the writing thread drops and
+//! counts the line. The host's own events have no deadline, because they are records and not effects.
 
 mod counts;
 mod event;
@@ -125,8 +125,8 @@ impl Log {
         self.push(term, event, None);
     }
 
-    /// Logs a guest's line. If the line is not written before the deadline, it is dropped. Never waits for the log's
-    /// reader.
+    /// Logs a guest's line. The log drops the line if the deadline passes before the line is written. Never waits for
+    /// the log's reader.
     pub fn emit_output(&self, term: Term, event: Event, deadline: &Deadline) {
         self.push(Some(term), event, Some(deadline.clone()));
     }

@@ -1,16 +1,15 @@
 //! The bounded queue between threads that log and the thread that writes.
 //!
-//! The queue uses a mutex instead of a channel, because three values must be consistent: the room that guests use, the
-//! number of dropped events, and the flag for a closed queue. The lock is held while pushing or popping, but never
-//! during a write.
+//! The queue uses a mutex instead of a channel, because three values must change together: the bytes that guests use,
+//! the number of dropped events, and the flag for a closed queue. A thread holds the lock while it pushes or pops, but
+//! never during a write.
 //!
-//! The queue has separate room for the output of guests, and each election has a [`Share`] of this room. A coordinator
-//! therefore cannot crowd out the lines of another coordinator or the host's events.
+//! The output of guests has its own limit, separate from the limit on the host's events. Each election has a [`Share`]
+//! of the guests' limit. A coordinator therefore cannot displace another coordinator's lines or the host's events.
 //!
-//! The queues in libraries, such as the one in `tracing-appender`, have one limit for all writers. Guests could fill
-//! such a queue and leave no room for the host's last words: the reason why the host ends its own process. Library
-//! queues also cannot check a line's deadline right before the write. They do not let a caller wait for earlier lines,
-//! either.
+//! The queues in libraries, such as the one in `tracing-appender`, have one limit for all writers. If guests filled
+//! such a queue, the host could not log its last words: the reason why the host ends its own process. Library queues
+//! also cannot check a line's deadline right before the write. They do not let a caller wait for earlier lines, either.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,7 +42,7 @@ pub(super) struct LogEntry {
 }
 
 impl LogEntry {
-    /// Returns the share to which the entry's size is charged. Returns `None` for the host's own events.
+    /// Returns the share that the entry uses; `None` for the host's own events.
     fn share(&self) -> Option<&Share> {
         let is_output = matches!(self.event, Event::Output { .. });
         self.scope.tracker.as_ref().filter(|_| is_output).map(|tracker| &tracker.share)
@@ -62,7 +61,7 @@ impl LogEntry {
     }
 }
 
-/// The room in the queue for the output of one election's guests.
+/// The part of the queue that the guests of one election may fill.
 ///
 /// Sizes are counted after escaping, because the escaped size determines how long a slow reader takes. If the raw size
 /// counted, a guest could delay other guests with text that becomes longer when it is escaped.
@@ -88,7 +87,7 @@ impl Share {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Reserves `size` bytes. Returns false if too few bytes are left.
+    /// Returns false if fewer than `size` bytes are left.
     fn take(&self, size: usize) -> bool {
         let fits = self.held() + size <= self.max_bytes;
         if fits {
@@ -116,7 +115,7 @@ pub(super) struct Loss {
 }
 
 impl Loss {
-    /// Creates the loss of one entry. If the entry is a guest's line, also counts the line as dropped.
+    /// Counts the entry as dropped in the metrics, if it is a guest's line.
     pub fn of(entry: &LogEntry) -> Self {
         if let (Event::Output { .. }, Some(tracker)) = (&entry.event, &entry.scope.tracker) {
             tracker.counts.dropped(1);
@@ -169,7 +168,7 @@ struct State {
 }
 
 impl Queue {
-    /// Queues an event, or counts it as dropped.
+    /// Drops and counts the event if there is no space left.
     pub fn push(&self, entry: Arc<LogEntry>) {
         let is_last = matches!(entry.event, Event::Aborting { .. });
         let size = entry.share().map_or(0, |_| entry.size());
@@ -254,12 +253,11 @@ impl Queue {
         Next::Write(entry, losses)
     }
 
-    /// Keeps a loss until it can be reported.
     pub fn lose(&self, loss: Loss) {
         self.lock().lose(loss);
     }
 
-    /// Closes the queue. The writer ends once the queue is empty.
+    /// Lets the writer end once the queue is empty.
     pub fn close(&self) {
         self.lock().closed = true;
         self.filled.notify_one();
@@ -275,13 +273,12 @@ impl Queue {
         self.written.notify_all();
     }
 
-    /// Waits for the last words to be written, but for at most `longest`.
     pub fn wait_last_words_said(&self, longest: Duration) {
         let waited = self.written.wait_timeout_while(self.lock(), longest, |state| !state.last_words_said);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits for the writer to end, but for at most `longest`. Returns true if it has ended.
+    /// Returns true if the writer has ended.
     pub fn wait_done(&self, longest: Duration) -> bool {
         let waited = self.written.wait_timeout_while(self.lock(), longest, |state| !state.done);
         waited.unwrap_or_else(PoisonError::into_inner).0.done
@@ -304,7 +301,7 @@ impl State {
         }
     }
 
-    /// True if the host's events and the guests with losses use less than half of their room.
+    /// True if the host's events, and each guest that has lost lines, use less than half of their limits.
     fn is_roomy(&self) -> bool {
         let is_full = |loss: &Loss| loss.scope.tracker.as_ref().is_some_and(|tracker| tracker.share.is_half_full());
         self.own < CAPACITY / 2 && !self.losses.iter().any(is_full)

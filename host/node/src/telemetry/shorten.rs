@@ -99,7 +99,6 @@ fn cut(text: &mut String, longest: usize) {
         let more = text.len() - end;
         text.truncate(end);
         text.push_str(&format!(" … and {more} more bytes"));
-        // Free the memory of the text that was cut.
         text.shrink_to_fit();
     }
 }

@@ -1,5 +1,5 @@
-//! The log's output, to which the log's thread writes small pieces of lines. If the system supports it, each piece is
-//! written either completely or not at all.
+//! The log's output. The log's thread writes each line in small pieces. If the system supports it, a write takes the
+//! whole piece or nothing.
 //!
 //! A blocked write can no longer be withdrawn. The writer therefore first waits until the output can accept a piece,
 //! and only then decides whether the line may still be written.
@@ -30,7 +30,6 @@ impl Sink {
         Self { fd, kind, supports_nowait: kind == FileType::Fifo }
     }
 
-    /// Waits until the output can accept a piece.
     pub fn wait(&self) -> io::Result<()> {
         loop {
             match poll(&mut [PollFd::new(&self.fd(), PollFlags::OUT)], None) {

@@ -27,7 +27,7 @@ pub struct Served {
     pub ended: Option<Duration>,
     /// The outcome of the instance. `None` while the instance is running.
     pub outcome: Option<Ended>,
-    /// The reason for the end that was reported first, if any.
+    /// The first reported reason for the end, if any.
     pub reason: Option<String>,
     /// Time without a leader before this term, as observed by this node.
     pub leaderless: Option<Duration>,
@@ -86,7 +86,7 @@ impl Terms {
         }
     }
 
-    /// Records that a term has begun. The term's record has just been written to the store.
+    /// Called right after this node has written the term's record to the store.
     pub(crate) fn begins(&self, term: Term, module: Option<&str>) {
         let mut state = self.lock();
         state.serving = Some((
@@ -106,14 +106,13 @@ impl Terms {
         self.news.notify_one();
     }
 
-    /// Records why the current term is about to end. Keeps only the first reason.
+    /// Keeps only the first reason, because it is the cause of the others.
     pub(crate) fn is_ending(&self, why: &str) {
         if let Some((serving, _)) = &mut self.lock().serving {
             serving.reason.get_or_insert_with(|| shortened(why));
         }
     }
 
-    /// Records that the current term's instance has ended.
     pub(crate) fn has_ended(&self, outcome: Ended, message: Option<&str>) {
         let mut state = self.lock();
         let Some((mut served, _)) = state.serving.take() else { return };
@@ -132,7 +131,6 @@ impl Terms {
     }
 }
 
-/// Returns the first line of a text, cut to the maximum length of a text in a history entry.
 fn shortened(text: &str) -> String {
     text.lines().next().unwrap_or_default().chars().take(LONGEST_TEXT).collect()
 }

@@ -219,19 +219,18 @@ fn unread_pipe_blocks_no_thread_and_drops_are_reported() {
     assert_eq!(released, CAPACITY);
 }
 
-/// Returns the reading end of a pipe, and two handles to its writing end.
 fn pipe() -> (PipeReader, PipeWriter, PipeWriter) {
     let (reader, pipe) = io::pipe().unwrap();
     let another = pipe.try_clone().unwrap();
     (reader, pipe, another)
 }
 
-/// Waits until the pipe is full. Returns the number of bytes in it.
+/// Returns the number of bytes in the full pipe.
 fn wait_full(pipe: &PipeWriter) -> usize {
     let give_up = Instant::now() + Duration::from_secs(60);
     loop {
         let mut fds = [PollFd::new(pipe, PollFlags::OUT)];
-        // The pipe has had no room for 1 ms, so it stays full: nobody reads from it.
+        // The pipe has been full for 1 ms. It stays full, because nobody reads from it.
         if poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 })).unwrap() == 0 {
             return usize::try_from(rustix::io::ioctl_fionread(pipe).unwrap()).unwrap();
         }

@@ -159,7 +159,7 @@ impl ElectionTracker {
         self.view.subscribe()
     }
 
-    /// Counts the start of an instance. Called just before the start is logged.
+    /// Called just before the start is logged.
     pub(crate) fn has_begun(&self, term: Term) {
         self.counts.started();
         self.begun.store(term, Ordering::Relaxed);
@@ -247,7 +247,6 @@ mod tests {
     use super::*;
     use crate::view::InstanceView;
 
-    /// A tracker, and the view that a supervisor would publish after each change.
     struct Bench {
         tracker: ElectionTracker,
         view: NodeView,

@@ -97,7 +97,7 @@ impl Writer {
         }
     }
 
-    /// Logs that lines were dropped. The lines have already been counted.
+    /// Logs lines that have already been counted as dropped.
     fn log_loss(&mut self, loss: Loss, reason: &str) {
         let event = Event::OutputDropped { lines: loss.lines, reason: reason.to_owned() };
         let entry = LogEntry { at: wall(), scope: Arc::clone(&loss.scope), term: loss.term, event, deadline: None };

@@ -54,7 +54,6 @@ const NEEDED: &[libc::c_long] = &[
 
 type Condition = Result<SeccompCondition, BackendError>;
 
-/// Requires the argument to equal `value`.
 pub(super) fn is(argument: u8, value: libc::c_int) -> Condition {
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, unsigned(value))
 }
@@ -64,12 +63,11 @@ pub(super) fn flags(argument: u8, mask: libc::c_int, value: libc::c_int) -> Cond
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(unsigned(mask)), unsigned(value))
 }
 
-/// Requires the argument to be a null pointer.
 pub(super) fn null(argument: u8) -> Condition {
     SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)
 }
 
-/// Requires the argument, a set of memory protection flags, not to allow execution.
+/// Requires a memory protection argument (`PROT_*` flags) that does not allow execution.
 pub(super) fn no_code(argument: u8) -> Condition {
     flags(argument, libc::PROT_EXEC, 0)
 }
@@ -84,8 +82,8 @@ fn unsigned(value: libc::c_int) -> u64 {
 pub(super) struct Calls(BTreeMap<libc::c_long, Vec<Vec<SeccompCondition>>>);
 
 impl Calls {
-    /// Returns the calls that each of our processes needs. Mapping memory is not included, since each process needs
-    /// different rules for it.
+    /// Returns the calls in [`NEEDED`], and a few calls that are allowed only with certain arguments. `mmap` is not
+    /// among them, since each process needs different rules for it.
     pub(super) fn needed() -> Result<Self, BackendError> {
         let mut calls = Self(BTreeMap::new());
         calls.all(NEEDED);
@@ -99,7 +97,7 @@ impl Calls {
         Ok(calls)
     }
 
-    /// Allows calls with any arguments. Replaces all earlier conditions on these calls.
+    /// Replaces all earlier conditions on these calls.
     pub(super) fn all(&mut self, calls: &[libc::c_long]) {
         self.0.extend(calls.iter().map(|call| (*call, Vec::new())));
     }
@@ -137,7 +135,6 @@ impl Calls {
         Ok(())
     }
 
-    /// Allows a call if the argument is one of these values.
     pub(super) fn any_of(
         &mut self,
         call: libc::c_long,
@@ -165,7 +162,6 @@ impl Calls {
         self.any_of(libc::SYS_membarrier, 0, &own)
     }
 
-    /// Allows TCP sockets, but no other protocol.
     pub(super) fn tcp(&mut self) -> Result<(), BackendError> {
         for family in [libc::AF_INET, libc::AF_INET6] {
             // Check the protocol, since other protocols also have stream sockets, and Landlock restricts only TCP.
@@ -177,7 +173,6 @@ impl Calls {
         Ok(())
     }
 
-    /// Allows naming threads and memory mappings.
     pub(super) fn names(&mut self) -> Result<(), BackendError> {
         self.any_of(libc::SYS_prctl, 0, &[libc::PR_SET_NAME, libc::PR_SET_VMA])
     }

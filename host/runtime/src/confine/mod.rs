@@ -31,7 +31,6 @@ pub use running::{RunnerReach, to_forking, to_loading, to_running};
 /// Newest Landlock version that this module uses. Rights that the kernel does not know are left out.
 const LANDLOCK: ABI = ABI::V6;
 
-/// Access rights to a folder that is granted read-only.
 const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir});
 
 /// Access rights to a folder that is granted for writing. The rights do not include executing files or creating
@@ -127,10 +126,6 @@ fn has_seccomp() -> bool {
 /// First descriptor to close. Lower descriptors are the standard streams.
 const FIRST: libc::c_uint = 3;
 
-/// Closes all descriptors except the standard streams.
-///
-/// # Errors
-/// The operating system's error if the descriptors cannot be closed.
 pub(crate) fn close_others() -> io::Result<()> {
     // SAFETY: nothing in this process owns any of these descriptors. The process has just started. Our processes pass
     // only standard streams to the processes that they start, so any other descriptor was inherited by mistake.

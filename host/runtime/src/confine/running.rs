@@ -28,7 +28,7 @@ pub struct RunnerReach<'a> {
     /// True if any folder is granted, even if the folder does not exist yet. The runner then keeps the calls for files
     /// while the guest runs, because it opens the folders again when an instance starts.
     pub files: bool,
-    /// True if the runner makes TCP connections.
+    /// True if the runner may make TCP connections.
     pub network: bool,
     /// A descriptor that the process must keep open, even after a guest has taken over the process. The process cannot
     /// close or duplicate the descriptor, and cannot unlock the file behind it or write to that file.
@@ -76,7 +76,7 @@ pub fn to_running(reach: &RunnerReach<'_>) -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Calls on open descriptors and their events: most of the calls that a running instance needs.
+/// Most of the calls that a running instance needs: they act on open descriptors, or wait for events on them.
 const OPEN: &[libc::c_long] = &[
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
@@ -166,7 +166,6 @@ fn forking() -> Result<BpfProgram, BackendError> {
     calls.filter()
 }
 
-/// Builds the seccomp filter for the time in which a runner loads its module.
 fn loading(reach: &RunnerReach<'_>) -> Result<BpfProgram, BackendError> {
     preparing(!reach.folders.is_empty(), reach.network, reach.holds)?.filter()
 }
@@ -195,7 +194,6 @@ fn preparing(files: bool, network: bool, holds: Option<BorrowedFd<'_>>) -> Resul
     keeps(calls, holds)
 }
 
-/// Builds the filter of a runner while its guest runs.
 fn running(reach: &RunnerReach<'_>) -> Result<BpfProgram, BackendError> {
     let mut calls = working(reach.files, reach.network)?;
     calls.when(libc::SYS_mprotect, [no_code(2)])?;

@@ -27,7 +27,6 @@ const DELEGATED: &str = "user.delegate";
 
 const HOST: &str = "host";
 
-/// The controllers to enable, if available.
 const CONTROLLERS: [&str; 2] = ["memory", "cpu"];
 
 /// The control groups of a host's runners. Clones share the groups.
@@ -59,8 +58,10 @@ pub struct ControlGroupsError {
 
 impl ControlGroups {
     /// Splits the control group that is delegated to this process, and moves the process into the host's part. Returns
-    /// `None` if no control group is delegated. If the host later cannot use a runner's group, only the process limits
-    /// apply to the runner. The first such error is passed to `tell`.
+    /// `None` if no control group is delegated.
+    ///
+    /// If the host later cannot use a runner's group, only the process limits apply to the runner. `tell` gets the
+    /// first such error.
     ///
     /// # Errors
     /// [`ControlGroupsError`] if the delegated group cannot be used.
@@ -180,7 +181,7 @@ impl ControlGroup {
         if ran_out(&events) { self.number("memory.max").ok() } else { None }
     }
 
-    /// Removes the group. Its process must have been reaped. Blocks.
+    /// The group's process must have been reaped. Blocks.
     pub(crate) fn remove(&self) {
         let _ = fs::remove_dir(&self.folder);
     }
@@ -196,7 +197,6 @@ fn write(file: impl AsRef<Path>, text: impl AsRef<[u8]>) -> io::Result<()> {
     OpenOptions::new().write(true).open(file)?.write_all(text.as_ref())
 }
 
-/// Creates a group, unless it exists already.
 fn make(group: &Path) -> io::Result<()> {
     match fs::create_dir(group) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),

@@ -76,11 +76,9 @@ pub(super) struct InstanceControl {
     pub(super) lapsed: Arc<AtomicBool>,
     /// True once the kernel has accepted a SIGKILL for the process.
     pub(super) dying: Arc<watch::Sender<bool>>,
-    /// Set once a runner has been assigned to the instance.
     pub(super) runner: Arc<OnceLock<RunnerHandle>>,
 }
 
-/// Handles to a runner: its process and the memory shared with it.
 pub(super) struct RunnerHandle {
     pub(super) handle: Handle,
     pub(super) page: Page,
@@ -102,7 +100,6 @@ impl InstanceControl {
         }
     }
 
-    /// Refuses all effects from now on, and kills the process.
     pub(super) fn kill(&self) {
         self.gate.close();
         if let Some(RunnerHandle { handle, page, .. }) = self.runner.get() {

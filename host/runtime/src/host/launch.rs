@@ -111,7 +111,6 @@ impl Launch for Launcher {
         self.runners.keep(modules);
     }
 
-    /// Starts reading the state if `module` uses state.
     fn expects(&self, module: &Module) {
         if module.uses_state() {
             self.read_ahead.begin(self.runners.handle(), Arc::clone(&self.states), self.election.clone());

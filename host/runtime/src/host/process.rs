@@ -35,7 +35,6 @@ pub const MAKE_RUNNERS: &str = "make-runners";
 /// Interval for reaping killed processes that no caller waits for.
 const REAP_EVERY: Duration = Duration::from_millis(50);
 
-/// Maximum number of descriptors that one message can carry.
 const MOST_DESCRIPTORS: usize = 8;
 
 /// Starts processes. Clones share one thread, which ends with the last clone.
@@ -110,9 +109,6 @@ impl Processes {
 
     /// Starts `program` as a template. Returns the template's process and a socket to it. The template gets
     /// `descriptors` by calling [`receive`].
-    ///
-    /// # Errors
-    /// Returns an error if a system call fails.
     pub(crate) async fn start(&self, program: &Path, descriptors: Vec<OwnedFd>) -> io::Result<(Process, UnixStream)> {
         let (answer, answered) = oneshot::channel();
         let (program, back) = (program.to_owned(), self.back()?);
@@ -121,10 +117,8 @@ impl Processes {
         Ok((self.process(started)?, socket))
     }
 
-    /// Takes ownership of a runner that a template has forked.
-    ///
-    /// # Errors
-    /// Returns an error if a system call fails. The runner is then killed.
+    /// Takes ownership of a runner that a template has forked. Once the runner's pidfd is open and checked, any error
+    /// also kills the runner.
     pub(crate) async fn adopt(&self, pid: Pid) -> io::Result<Process> {
         let (answer, answered) = oneshot::channel();
         self.request(Request::Adopt(Box::new(Adopt { pid, back: self.back()?, answer })));
@@ -139,7 +133,6 @@ impl Processes {
         entered.await.map_err(io::Error::other)
     }
 
-    /// Kills and reaps a forked runner whose caller has given up.
     pub(crate) fn abandon(&self, pid: Pid) {
         self.request(Request::Abandon(pid));
     }
@@ -183,7 +176,6 @@ pub(crate) struct Process {
     /// `None` once the process is reaped.
     pidfd: Option<AsyncFd<OwnedFd>>,
     handle: Handle,
-    /// `None` if the process has no control group of its own.
     group: Option<Arc<ControlGroup>>,
     processes: Processes,
 }
@@ -200,7 +192,6 @@ impl Handle {
     }
 }
 
-/// See [`Handle::kill`].
 fn kill(pidfd: &OwnedFd) -> bool {
     // `SRCH` means that the process was reaped.
     matches!(pidfd_send_signal(pidfd, Signal::KILL), Ok(()) | Err(Errno::SRCH))
@@ -225,7 +216,6 @@ impl Process {
         self.pid
     }
 
-    /// True if the process has not exited.
     pub(crate) fn is_alive(&self) -> bool {
         self.pidfd.as_ref().is_some_and(|pidfd| !has_ended(pidfd.get_ref()))
     }
@@ -240,9 +230,6 @@ impl Process {
     }
 
     /// Waits until the process has exited, and reaps it. Cancel safe.
-    ///
-    /// # Errors
-    /// Returns an error if a system call fails.
     pub(crate) async fn ended(&mut self) -> io::Result<Status> {
         let Some(pidfd) = &self.pidfd else { return Err(Errno::CHILD.into()) };
         let status = loop {
@@ -317,7 +304,7 @@ fn serve(received: &mpsc::Receiver<Request>) {
     }
 }
 
-/// True if the process has exited. A pidfd becomes readable when its process exits (pidfd_open(2)).
+/// A pidfd becomes readable when its process exits (pidfd_open(2)).
 fn has_ended(pidfd: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
     poll(&mut polled, Some(&Timespec::default())).map_or(true, |ended| ended > 0)
@@ -359,9 +346,6 @@ fn adopt(pid: Pid) -> io::Result<OwnedFd> {
 }
 
 /// Sends descriptors to the process at the other end of the socket, which takes them with [`receive`].
-///
-/// # Errors
-/// Returns an error if a system call fails.
 pub(crate) fn hand_over(socket: impl AsFd, descriptors: &[impl AsFd]) -> io::Result<()> {
     let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
@@ -375,9 +359,6 @@ pub(crate) fn hand_over(socket: impl AsFd, descriptors: &[impl AsFd]) -> io::Res
 }
 
 /// Receives the next descriptors. Returns no descriptors if the other end is closed.
-///
-/// # Errors
-/// Returns an error if a system call fails.
 pub(crate) fn receive(socket: impl AsFd) -> io::Result<Vec<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -26,8 +26,8 @@ use baton_store::state::{self, Claim, CommitError, HandoverClaim};
 /// are far shorter.
 const UNREAD: usize = 1 << 20;
 
-/// Maximum number of notices about refusals and nearly reached limits that the host accepts. A correct runner sends
-/// each notice only once, so it never reaches this number.
+/// Maximum number of notices that the host accepts from a runner about denied attempts, refused requests and nearly
+/// reached limits. A correct runner sends each notice only once, so it never reaches this number.
 const TOLD: u32 = 64;
 
 /// Maximum length of a line from a runner (bytes). The runner replaces each invalid byte by a character of 3 bytes, so
@@ -38,7 +38,6 @@ const LINE: usize = LONGEST_LINE * 3;
 /// election has no running coordinator, and no other node can take over.
 const BEGINS_WITHIN: Duration = Duration::from_secs(20);
 
-/// Exchanges messages with the runner of one instance.
 pub(super) struct InstanceLoop<'a> {
     task: &'a InstanceTask,
     claim: Arc<tokio::sync::Mutex<Option<Claim>>>,
@@ -55,7 +54,7 @@ pub(super) struct InstanceLoop<'a> {
 }
 
 impl<'a> InstanceLoop<'a> {
-    /// Creates the loop. `claim` is the claim of the state, if the module uses state.
+    /// `claim` is `None` if the module does not use state.
     pub(super) fn new(task: &'a InstanceTask, claim: Option<Claim>) -> Self {
         Self {
             task,
@@ -192,7 +191,7 @@ impl<'a> InstanceLoop<'a> {
         Err(problem.to_owned())
     }
 
-    /// Handles a message. If the instance has ended or cannot continue, returns the cause.
+    /// Returns the cause if the instance has ended or cannot continue.
     fn take(&mut self, message: FromRunner, unwritten: usize) -> Option<ExitCause> {
         if let Err(violation) = self.check(&message, unwritten) {
             return Some(ExitCause::Broken(violation));
@@ -277,7 +276,8 @@ fn not_committed(error: CommitError) -> NotCommitted {
     }
 }
 
-/// Looks up a host name. The system's resolver cannot be interrupted. A late answer is dropped.
+/// Resolves a host name. The system's resolver cannot be interrupted, so the permit from `places` stays taken until the
+/// resolver answers, even if the instance has ended by then.
 async fn look_up(number: u64, host: String, port: u16, places: Arc<Semaphore>) -> (u64, Result<Vec<Resolved>, String>) {
     let Ok(place) = places.acquire_owned().await else { return (number, Err("the host is shutting down".to_owned())) };
     let found = tokio::task::spawn_blocking(move || {

@@ -37,7 +37,7 @@ const REHEARSES_WITHIN: Duration = Duration::from_secs(2);
 /// Number of failed rehearsals after which the runners of a version no longer rehearse.
 const REHEARSALS: u32 = 2;
 
-/// Maximum overhead of a runner's message (bytes), in addition to the largest call of its guest.
+/// Maximum number of bytes that a runner's message may add to the data of one guest call.
 const ENVELOPE: usize = 64 << 10;
 
 /// The reason why a runner could not be created.
@@ -178,15 +178,12 @@ impl Runners {
         );
     }
 
-    /// Takes the runner that is ready for this version, if any. Does not wait.
+    /// Returns `None` if no runner is ready. Does not wait for a runner that is being prepared.
     pub(crate) fn take_ready(&self, module: &Module) -> Option<Ready> {
         self.version(module).ready.try_lock().ok()?.take().filter(Ready::is_fit)
     }
 
     /// Takes a runner for this version: the one that is ready or being prepared, or a new one.
-    ///
-    /// # Errors
-    /// [`RunnerError`] says why there is no runner.
     pub(crate) async fn take(&self, module: &Module) -> Result<Ready, RunnerError> {
         let version = self.version(module);
         let mut ready = version.ready.lock().await;
@@ -224,7 +221,6 @@ impl Runners {
         Ok(ready)
     }
 
-    /// Forks a runner that is not set up yet.
     async fn fork(&self, module: &Module, template: &Template) -> Result<Ready, RunnerError> {
         // The first fork also waits for the template to start and link.
         let forked = timeout(PATIENCE, async {
@@ -253,7 +249,6 @@ impl Runners {
         Ok(Ready { process, to, from: Messages::new(from, longest), page, tally, has_folders: false })
     }
 
-    /// Sends the setup to a runner, and waits until the runner is ready.
     async fn prepare(&self, ready: &mut Ready, module: &Module, rehearses: bool) -> Result<(), RunnerError> {
         let within = if rehearses { REHEARSES_WITHIN } else { PATIENCE };
         let setup = Setup { digest: module.digest(), policy: self.0.policy.clone(), rehearses };
@@ -281,8 +276,7 @@ fn lost(after: Duration) -> RunnerError {
 }
 
 impl RunnerError {
-    /// Returns the error for a process that ended with this status. A killed process counts as lost, not as failed,
-    /// since the kernel may have killed it because memory was short.
+    /// A killed process counts as lost, not as failed, since the kernel may have killed it because memory was short.
     pub(crate) fn of(status: Status) -> Self {
         let why = describe_exit(status);
         match status {
@@ -316,7 +310,7 @@ pub(crate) fn describe_exit(status: Status) -> String {
 }
 
 impl Ready {
-    /// True if the runner has not exited. The kernel may have killed the runner to free memory.
+    /// The kernel may have killed the runner to free memory.
     fn is_alive(&self) -> bool {
         self.process.is_alive()
     }
@@ -328,7 +322,7 @@ impl Ready {
     }
 }
 
-/// Creates a pipe. Returns the read end and the write end.
+/// Returns the read end and the write end.
 pub(crate) fn make_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(pipe_with(PipeFlags::CLOEXEC)?)
 }

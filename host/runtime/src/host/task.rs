@@ -67,7 +67,6 @@ pub(super) struct Runner {
 }
 
 pub(super) enum ExitCause {
-    /// The runner reported the end.
     Ended(Box<Ended>),
     /// The runner closed its pipe: the runner was killed, or exited without a report.
     Silent,
@@ -137,7 +136,6 @@ impl InstanceTask {
         until_gone.await
     }
 
-    /// Waits until [`LINGERS`] after the process was killed.
     async fn lingers(&self) {
         // Cannot fail: `self` holds the sender.
         let _ = self.control.dying.subscribe().wait_for(|dying| *dying).await;
@@ -269,7 +267,7 @@ impl InstanceTask {
             .map_err(|error| ended_by(&error, format!("cannot send the start message to the runner: {error}")))
     }
 
-    /// Reads the current secrets. Reading a file may block forever, so the read runs on a blocking thread.
+    /// Reading a file may block forever, so the read runs on a blocking thread.
     async fn secrets(&self) -> Result<Vec<(String, String)>, String> {
         let sources = self.launcher.secrets.clone();
         if sources.iter().all(|source| source.file().is_none()) {

@@ -36,7 +36,6 @@ struct Inner {
     processes: Processes,
     /// The file that each runner keeps locked. The lock shows other nodes that the runner still exists.
     lock_file: Option<Arc<LockFile>>,
-    /// Templates in use, by the module's digest.
     known: Mutex<HashMap<Digest, Weak<Template>>>,
 }
 
@@ -73,16 +72,12 @@ impl Templates {
     }
 
     /// Returns a locked descriptor of the lock file for a new runner, if there is a lock file.
-    ///
-    /// # Errors
-    /// Returns an error if the file cannot be locked.
     pub(crate) async fn lock(&self) -> io::Result<Option<OwnedFd>> {
         let Some(file) = self.0.lock_file.clone() else { return Ok(None) };
         // Locking may block on the file system, so it runs on a blocking thread.
         tokio::task::spawn_blocking(move || file.for_runner()).await.map_err(io::Error::other)?.map(Some)
     }
 
-    /// Returns the template of a version.
     pub(crate) fn of(&self, module: &Module) -> Arc<Template> {
         let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|_, template| template.strong_count() > 0);
@@ -100,8 +95,8 @@ impl Template {
     /// Forks a runner, and passes it these descriptors.
     ///
     /// # Errors
-    /// [`RunnerError`] says why there is no runner. After [`RunnerError::Template`], a runner with these descriptors
-    /// may still exist, so the next attempt must use new descriptors.
+    /// After [`RunnerError::Template`], a runner with these descriptors may still exist. The next attempt must use new
+    /// descriptors.
     pub(crate) async fn fork(&self, descriptors: &[OwnedFd]) -> Result<Process, RunnerError> {
         let processes = &self.templates.0.processes;
         let mut live = self.live.lock().await;
@@ -121,7 +116,7 @@ impl Template {
         }
     }
 
-    /// Starts the template's process, and waits until the process has linked the version. The caller sets the timeout.
+    /// The caller sets the timeout.
     async fn link(&self) -> Result<Live, RunnerError> {
         let Inner { program, processes, .. } = &*self.templates.0;
         let ((theirs_in, to), (from, theirs_out)) = (make_pipe()?, make_pipe()?);

@@ -42,7 +42,6 @@ pub(crate) fn shortened(text: &str) -> String {
 /// Counts of the frames that are not printed.
 #[derive(Default)]
 struct Folded {
-    /// Number of times that the last frame was repeated.
     repeats: usize,
     /// Number of consecutive frames in the language's runtime.
     runtime_frames: usize,

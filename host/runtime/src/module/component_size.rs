@@ -81,8 +81,6 @@ mod tests {
 
     use super::*;
 
-    /// Returns true if a component can be instantiated with at most `limit` core instances, `limit` memories and
-    /// `limit` tables.
     fn fits(component: &Component, limit: u64) -> bool {
         let engine = component.engine();
         let limit = usize::try_from(limit).unwrap();

@@ -31,7 +31,6 @@ pub enum Wrapped {
     WasiPreview1,
 }
 
-/// The reason a core module cannot be wrapped as a component.
 #[derive(Debug)]
 pub(crate) enum Unwrappable {
     /// The module is of neither supported kind.
@@ -40,7 +39,7 @@ pub(crate) enum Unwrappable {
     Wrong(String),
 }
 
-/// Wraps a core module as a component. The module must be valid WebAssembly.
+/// The module must be valid WebAssembly.
 pub(crate) fn componentize(module: &[u8]) -> Result<(Vec<u8>, Wrapped), Unwrappable> {
     let marks = marks(module).map_err(|error| Unwrappable::Wrong(error.to_string()))?;
     let wrapped = match marks {
@@ -104,7 +103,6 @@ fn needs(types: &[u8]) -> wasmparser::Result<Needs> {
     Ok(needs)
 }
 
-/// Records which packages use types from other packages.
 fn note_needs(world: &[ComponentTypeDeclaration<'_>], needs: &mut Needs) {
     // `types` holds, for each type of the world, the packages that the type comes from. `interfaces` holds each
     // interface's package.
@@ -152,7 +150,7 @@ fn note_needs(world: &[ComponentTypeDeclaration<'_>], needs: &mut Needs) {
     }
 }
 
-/// Returns the package of an interface, including its version.
+/// Returns the package of an interface with its version: `a:b@1.0.0` for `a:b/c@1.0.0`.
 fn package(interface: &str) -> Option<String> {
     let (package, rest) = interface.split_once('/')?;
     Some(format!("{package}@{}", rest.split_once('@').map_or("", |(_, version)| version)))
@@ -175,8 +173,6 @@ pub(crate) fn is_for_preview1(bytes: &[u8]) -> bool {
     marks(bytes).is_ok_and(|marks| marks.imports_preview1)
 }
 
-/// Returns the preview 1 adapter: the command adapter for a module that exports `_start`, otherwise the reactor
-/// adapter.
 fn adapter(marks: &Marks) -> &'static [u8] {
     if marks.exports_start { WASI_SNAPSHOT_PREVIEW1_COMMAND_ADAPTER } else { WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER }
 }

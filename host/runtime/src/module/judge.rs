@@ -45,12 +45,11 @@ pub struct Import {
     pub granted: bool,
     /// The reason why the interface is not granted, with the remedy if there is one; empty if granted.
     pub needs: String,
-    /// True if a component can import the interface, granted or not.
+    /// True if this host lets a component import the interface, whether or not the interface is granted.
     #[serde(skip)]
     is_there: bool,
 }
 
-/// The names of a component's imports and exports.
 pub(crate) struct Interfaces {
     imports: Vec<String>,
     exports: Vec<String>,
@@ -59,7 +58,6 @@ pub(crate) struct Interfaces {
 }
 
 impl Interfaces {
-    /// Returns the interfaces of a compiled component.
     pub(crate) fn of(engine: &Engine, component: &Component) -> Self {
         let ty = component.component_type();
         let imports = ty.imports(engine.wasmtime()).map(|(name, _)| name.to_owned());
@@ -71,7 +69,7 @@ impl Interfaces {
         found
     }
 
-    /// Reads the interfaces from the bytes of a component. Compiles nothing, and is therefore fast.
+    /// Reads the interfaces without compiling the component, which is fast.
     pub(crate) fn in_bytes(component: &[u8]) -> wasmparser::Result<Self> {
         let mut found = Self::none();
         // Skip the imports and exports of nested modules and components.
@@ -128,7 +126,6 @@ pub fn is_complete(module: &[u8]) -> bool {
     true
 }
 
-/// A component's kind and interfaces, and the problems that prevent it from running here.
 pub(crate) struct Judged {
     pub kind: Option<ModuleKind>,
     pub imports: Vec<Import>,
@@ -176,7 +173,7 @@ fn bounded(mut problems: Vec<String>) -> Vec<String> {
     problems
 }
 
-/// Returns the kind of a component, or why it cannot run here. A component of both kinds counts as a coordinator.
+/// A component of both kinds counts as a coordinator.
 fn kind(exports: &[String]) -> Result<ModuleKind, String> {
     let task = format!("{CONTRACT}/task@");
     let made_for: Vec<&str> = exports.iter().filter_map(|export| export.strip_prefix(&task)).collect();
@@ -331,7 +328,6 @@ mod tests {
         }
     }
 
-    /// Builds a component that imports and exports this version of the coordinator interfaces.
     fn coordinator(version: &str) -> Vec<u8> {
         wat::parse_str(format!(
             r#"(component
@@ -397,7 +393,6 @@ mod tests {
 
     #[test]
     fn oversized_component_is_not_read_to_its_end() {
-        // Encodes a size or a count as LEB128.
         fn leb(number: usize) -> Vec<u8> {
             let bytes = [0, 7, 14, 21].map(|shift| u8::try_from(number >> shift & 0x7f).unwrap() | 0x80);
             [&bytes[..], &[u8::try_from(number >> 28).unwrap()]].concat()

@@ -170,7 +170,6 @@ impl Outline {
     }
 }
 
-/// A component that is ready to be instantiated.
 pub(crate) struct Linked {
     pub(crate) engine: Engine,
     pub(crate) entry: EntryPoint,
@@ -179,7 +178,6 @@ pub(crate) struct Linked {
     pub(crate) outline: Outline,
 }
 
-/// The exported function that starts a component.
 #[derive(Clone)]
 pub(crate) enum EntryPoint {
     Coordinator(CoordinatorPre<Guest>),
@@ -324,7 +322,6 @@ impl Module {
         self.outline
     }
 
-    /// Returns a descriptor of the code, for another process.
     pub(crate) fn code(&self) -> io::Result<OwnedFd> {
         self.code.try_clone().map(Into::into)
     }
@@ -389,7 +386,6 @@ fn layer(name: &str, bytes: &[u8]) -> Result<Layer, ModuleError> {
     }
 }
 
-/// Returns the module as a component, and how it was wrapped if it was a core module.
 fn as_component<'a>(
     engine: &Engine,
     name: &str,
@@ -408,7 +404,7 @@ fn as_component<'a>(
     }
 }
 
-/// Measures a component before it is compiled. Rejects a component whose instantiation would take too many steps.
+/// Rejects a component whose instantiation would take too many steps.
 fn measure_component(name: &str, component: &[u8]) -> Result<ComponentSize, ModuleError> {
     let counted = component_size(component).map_err(|error| invalid(name, &error))?;
     if counted.steps > MOST_STEPS {
@@ -441,7 +437,6 @@ fn check(name: &str, component: &[u8]) -> Result<(), ModuleError> {
     }
 }
 
-/// Links a component and creates its memory image, before the instance's term begins.
 fn prepare(engine: &Engine, component: &Component, kind: ModuleKind) -> wasmtime::Result<EntryPoint> {
     let entry = enter(engine, component, kind)?;
     // Create the memory image now, so that the first instance does not have to wait. The image may contain a 20 MB
@@ -450,7 +445,6 @@ fn prepare(engine: &Engine, component: &Component, kind: ModuleKind) -> wasmtime
     Ok(entry)
 }
 
-/// Links a component, and finds its entry point.
 fn enter(engine: &Engine, component: &Component, kind: ModuleKind) -> wasmtime::Result<EntryPoint> {
     let mut linker = Linker::new(engine.wasmtime());
     guest::link(&mut linker)?;
@@ -466,7 +460,6 @@ fn enter(engine: &Engine, component: &Component, kind: ModuleKind) -> wasmtime::
     })
 }
 
-/// Formats an error of wasmtime with its causes, in one line.
 fn plain(error: &wasmtime::Error) -> String {
     one_line(&format!("{error:#}"))
 }

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use crate::wire::output::{Notice, Output};
 use crate::wire::protocol::{Change, Changes, FromRunner, LOOKUPS, NotCommitted, Resolved, frame};
 
-/// Sends messages to the host. Clones write to the same pipe.
+/// Clones write to the same pipe.
 #[derive(Clone)]
 pub(crate) struct Wire(Arc<Mutex<File>>);
 
@@ -22,7 +22,7 @@ impl Wire {
         Self(Arc::new(Mutex::new(to_host)))
     }
 
-    /// Sends a message. Blocks while the pipe is full.
+    /// Blocks while the pipe is full.
     pub(crate) fn send(&self, message: &FromRunner) {
         let Ok(message) = frame(message) else { return };
         // A write fails only if the host has exited, and this process then exits too.
@@ -62,7 +62,7 @@ impl Output for Wire {
     }
 }
 
-/// Asks the host to look up host names. Clones share the lookups in flight.
+/// Resolves host names through the host, which does the DNS lookups. Clones share the lookups in flight.
 #[derive(Clone)]
 pub(crate) struct Lookups {
     wire: Wire,
@@ -71,7 +71,8 @@ pub(crate) struct Lookups {
     waiting: Arc<Mutex<HashMap<u64, Waiting>>>,
 }
 
-/// A lookup in flight. The lookup holds its permit until the host answers, even if the caller has given up.
+/// A lookup that the host has not answered yet. The lookup holds its permit until the host answers, even if the caller
+/// has given up.
 struct Waiting {
     answer: oneshot::Sender<Result<Vec<Resolved>, String>>,
     _place: OwnedSemaphorePermit,
@@ -88,10 +89,8 @@ impl Lookups {
         Self::new(Wire::new(File::create("/dev/null").unwrap_or_else(|error| panic!("{error}"))))
     }
 
-    /// Returns the socket addresses of a host name and a port.
-    ///
-    /// # Errors
-    /// Returns the error message of the system's resolver.
+    /// Waits for one of [`LOOKUPS`] permits, and then for the host's answer. The error says why the host could not
+    /// resolve the name.
     pub(crate) async fn look_up(&self, host: &str, port: u16) -> Result<Vec<Resolved>, String> {
         let place = Arc::clone(&self.places).acquire_owned().await.map_err(|error| error.to_string())?;
         let number = self.number.fetch_add(1, Ordering::Relaxed);
@@ -125,16 +124,12 @@ impl LocalState {
         Self { entries, wire, answers }
     }
 
-    /// Returns all keys that begin with `prefix`, in order.
     pub(crate) fn keys<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
         let from = self.entries.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
         from.map(|(key, _)| key.as_str()).take_while(move |key| key.starts_with(prefix))
     }
 
     /// Asks the host to save the changes atomically: all of them or none.
-    ///
-    /// # Errors
-    /// Returns why the changes were not saved.
     pub(crate) async fn commit(&mut self, changes: Vec<Change>) -> Result<(), NotCommitted> {
         let commit = Changes::of(&changes).map_err(|error| NotCommitted::TooLarge(error.to_string()))?;
         self.wire.send(&FromRunner::Commit(commit));

@@ -46,8 +46,8 @@ pub(crate) struct Denials {
 }
 
 impl Denials {
-    /// Creates the reporter. Missing folders are not reported if `asks_for_folders` is true: the module then always
-    /// asks for folders, even if it needs none.
+    /// Does not report missing folders if `asks_for_folders` is true, since the module then always asks for folders,
+    /// even if it needs none.
     pub(crate) fn new(output: Arc<dyn Output>, asks_for_folders: bool) -> Self {
         let told = if asks_for_folders { vec![FILES] } else { Vec::new() };
         Self { output, told }
@@ -57,7 +57,6 @@ impl Denials {
         self.tell(FILES, "", NO_FOLDERS);
     }
 
-    /// Reports that the guest tried to write to a folder that is granted read-only.
     pub(crate) fn report_read_only(&mut self) {
         self.tell("write access to a read-only folder", "", READ_ONLY);
     }

@@ -29,7 +29,6 @@ pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     preopens::add_to_linker::<Guest, Files>(linker, FileAccess::of)
 }
 
-/// The open folders of an instance, and the gate for its file operations.
 #[derive(Clone)]
 pub(crate) struct Folders {
     gate: Arc<RunnerGate>,
@@ -37,11 +36,8 @@ pub(crate) struct Folders {
 }
 
 impl Folders {
-    /// Opens the granted folders. Rejects a folder that has been replaced since the host started, because the operator
-    /// granted the original folder.
-    ///
-    /// # Errors
-    /// Returns an error that names the folder that cannot be opened, and the reason.
+    /// Rejects a folder that has been replaced since the host started, because the operator granted the original
+    /// folder.
     pub(crate) fn open(gate: &Arc<RunnerGate>, folders: &[Folder]) -> wasmtime::Result<Self> {
         let open = folders.iter().map(open).collect::<Result<_, _>>()?;
         Ok(Self { gate: Arc::clone(gate), open })
@@ -113,14 +109,12 @@ impl FileAccess<'_> {
         Ok(matches!(perms, FsPerms::ReadOnly))
     }
 
-    /// Reports a write that failed because its folder is granted read-only.
     fn report_denied_write(&mut self, read_only: bool, error: &FsError) {
         if read_only && matches!(error.downcast_ref(), Some(types::ErrorCode::NotPermitted)) {
             self.denials.report_read_only();
         }
     }
 
-    /// Checks that the instance may open another file or folder listing.
     fn may_open(&mut self) -> FsResult<()> {
         self.held.open().map_err(|_| types::ErrorCode::Quota.into())
     }
@@ -289,7 +283,7 @@ impl types::HostDescriptor for FileAccess<'_> {
     }
 }
 
-/// Returns the error for the guest. The error has no details, since [`Holdings`] has already reported them to the host.
+/// The error has no details, since [`Holdings`] has already reported them to the host.
 fn no_memory(_: TooMuch) -> FsError {
     types::ErrorCode::InsufficientMemory.into()
 }
@@ -328,7 +322,6 @@ impl types::Host for FileAccess<'_> {
     }
 }
 
-/// A file stream whose operations must pass the gate.
 struct Guarded<S> {
     stream: S,
     guard: Guard,

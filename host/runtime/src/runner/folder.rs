@@ -9,7 +9,6 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-/// The syntax of a grant.
 const FORM: &str = "HOST::GUEST, or HOST::GUEST:ro for read-only access, as in /srv/data::/data";
 
 /// A folder that a coordinator may use. The grant covers only the folder that was at the path `host` when the host
@@ -23,7 +22,6 @@ pub struct Folder {
     pub guest: String,
     /// True if the folder is read-only.
     pub read_only: bool,
-    /// See [`Folder::real`].
     #[serde(with = "any_path")]
     real: PathBuf,
     /// Device and inode number.
@@ -121,7 +119,7 @@ impl Folder {
     }
 }
 
-/// Opens a folder by an absolute path that contains no symbolic links.
+/// Opens a folder by an absolute path. Fails if the path contains a symbolic link.
 fn open_without_links(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::PATH | OFlags::CLOEXEC;
     let root = rustix::fs::openat(CWD, "/", flags, Mode::empty())?;

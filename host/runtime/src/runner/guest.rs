@@ -43,7 +43,6 @@ pub(crate) use bindings::{Coordinator, CoordinatorPre};
 
 /// The WIT package that contains the world for coordinators.
 pub(crate) const CONTRACT: &str = "baton:host";
-/// Version of [`CONTRACT`] that this host provides.
 pub(crate) const CONTRACT_VERSION: &str = "0.1.0";
 
 /// Interfaces that every coordinator is granted: the contract, and the interfaces that a program needs to start, print,
@@ -117,7 +116,6 @@ impl HasData for Resources {
     type Data<'a> = &'a mut ResourceTable;
 }
 
-/// Data about an instance's term, and the instance's connection to the host.
 #[derive(Clone)]
 pub(crate) struct TermContext {
     pub(crate) number: Term,
@@ -150,7 +148,7 @@ pub(crate) struct Guest {
     pub(crate) looks: PollTracker,
     pub(crate) denials: Denials,
     pub(crate) term: TermContext,
-    /// The coordinator's state, loaded before the instance starts, if the module uses state.
+    /// `None` if the module does not use state.
     pub(crate) state: Option<LocalState>,
     pub(crate) http: Http,
 }

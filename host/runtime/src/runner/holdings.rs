@@ -21,20 +21,16 @@ use crate::wire::output::{Notice, Output};
 use crate::wire::shared::SharedMemory;
 use baton_base::clock::Clock;
 
-/// Minimum interval between two counts of the handles.
 const COUNT_HANDLES_EVERY: Duration = Duration::from_millis(100);
 
-/// Number of calls to [`Holdings::table`] between two checks of whether a count is due. Each check reads the clock, so
-/// a check on every call would be slow.
+/// Number of calls to [`Holdings::table`] per reading of the clock. Reading the clock on every call would be slow.
 const LOOK_EVERY: u32 = 64;
 
 /// Memory (bytes) that the runner may keep for an instance, in addition to the memory that the instance was granted but
 /// does not use.
 const KEPT: u64 = 16 << 20;
 
-/// The resources of one instance, and the reports made about them.
 pub(crate) struct Holdings {
-    /// The instance's handles of host resources.
     pub(crate) table: ResourceTable,
     limits: Limits,
     tally: SharedMemory<Tally>,
@@ -55,7 +51,6 @@ pub(crate) struct Holdings {
     refused: Vec<&'static str>,
 }
 
-/// The instance asked for more than a limit allows. The message includes the remedy.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the coordinator asked for {what}, which it has not been granted: {remedy}")]
 pub(crate) struct TooMuch {
@@ -83,8 +78,7 @@ impl Holdings {
         }
     }
 
-    /// Returns the handles. Since wasmtime does not report new handles, this function also counts the handles from time
-    /// to time.
+    /// Wasmtime does not report new handles, so this function also counts the handles from time to time.
     pub(crate) fn table(&mut self) -> &mut ResourceTable {
         self.asked += 1;
         if self.asked >= LOOK_EVERY {
@@ -128,9 +122,6 @@ impl Holdings {
     }
 
     /// Reserves memory for a buffer until the returned token is dropped.
-    ///
-    /// # Errors
-    /// [`TooMuch`], as in [`Holdings::keep`].
     pub(crate) fn buffer(&mut self) -> Result<Arc<()>, TooMuch> {
         self.keep(BUFFER)?;
         Ok(Arc::clone(&self.buffers))

@@ -34,7 +34,6 @@ pub(super) struct Instance {
     from_host: File,
 }
 
-/// Reads the host's messages while the instance runs.
 pub(super) struct HostReader {
     from_host: File,
     stop: watch::Sender<Option<StopNotice>>,
@@ -106,7 +105,6 @@ impl Instance {
     }
 }
 
-/// The gate, the counters, the clock and the outputs of a guest.
 struct GuestEnvironment {
     gate: Arc<RunnerGate>,
     tally: SharedMemory<Tally>,
@@ -133,7 +131,6 @@ impl GuestEnvironment {
         Self { gate, tally, output, clock, outlet, streams }
     }
 
-    /// Creates the guest's wasmtime store.
     fn store(
         &self,
         prepared: &PreparedRunner,
@@ -192,17 +189,14 @@ pub(super) struct Rehearsal {
 }
 
 impl Rehearsal {
-    /// Prepares a rehearsal with a closed gate and with its own tally.
-    ///
-    /// # Errors
-    /// Returns an error if a system call fails.
+    /// The rehearsal's gate stays closed, and its tally is not the one that the host reads.
     pub(super) fn new() -> std::io::Result<Self> {
         let (_, page) = Page::make()?;
         let (tally, _) = SharedMemory::make("baton-rehearsal", Others::Read)?;
         Ok(Self { gate: Arc::new(RunnerGate::map(page, &tally)?), tally })
     }
 
-    /// Runs the rehearsal. Ignores errors, since a real start would report them.
+    /// Ignores errors, since a real start would report them.
     pub(super) fn hold(self, prepared: &PreparedRunner) {
         let Self { gate, tally } = self;
         let variable = || vec![("REHEARSAL".to_owned(), String::new())];

@@ -13,7 +13,6 @@ use tokio::task::spawn_blocking;
 use wasmtime_wasi::p2::bindings::filesystem::types::{DescriptorType, DirectoryEntry, ErrorCode};
 use wasmtime_wasi::p2::{FsError, FsResult};
 
-/// Number of entries in a part.
 const PART: usize = 128;
 
 pub(crate) struct Listing {
@@ -22,7 +21,6 @@ pub(crate) struct Listing {
     rest: Option<Rest>,
 }
 
-/// The open folder from which the rest is read.
 struct Rest {
     folder: Dir,
     open: Arc<()>,
@@ -30,9 +28,6 @@ struct Rest {
 
 impl Listing {
     /// Starts a listing of a folder, through a new descriptor. Blocks.
-    ///
-    /// # Errors
-    /// The operating system's error if the folder cannot be opened.
     pub(crate) fn new(folder: &File) -> io::Result<Self> {
         // Open the folder again: the given descriptor may be `O_PATH`, which cannot be read.
         let folder = openat(folder, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;

@@ -54,7 +54,6 @@ pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     logging::add_to_linker::<Guest, HasSelf<GuestLog>>(linker, |guest| &mut guest.log)
 }
 
-/// Forwards a guest's log messages to the host.
 #[derive(Clone)]
 pub(crate) struct GuestLog {
     gate: Arc<RunnerGate>,

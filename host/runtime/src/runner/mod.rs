@@ -88,7 +88,6 @@ pub fn run_instance(forked: Forked) -> ExitCode {
     }
 }
 
-/// A runner before it has prepared itself.
 struct Runner {
     setup: Setup,
     linked: Linked,
@@ -96,7 +95,7 @@ struct Runner {
     wire: Wire,
 }
 
-/// Reads the setup message. Returns `None` if the host has exited already.
+/// Returns `None` if the host has exited already.
 fn begin(Forked { linked, host, descriptors }: Forked) -> anyhow::Result<Option<Runner>> {
     if !tie_to_parent(host, c"baton-runner")? {
         return Ok(None);
@@ -110,7 +109,6 @@ fn begin(Forked { linked, host, descriptors }: Forked) -> anyhow::Result<Option<
     Ok(Some(Runner { setup: *setup, linked, descriptors, wire }))
 }
 
-/// A runner that is ready for an instance.
 struct PreparedRunner {
     setup: Setup,
     linked: Linked,
@@ -189,7 +187,6 @@ impl Runner {
     }
 }
 
-/// The file that reports this process's memory, opened before the confinement forbids opening files.
 struct Memory {
     statm: File,
     /// Size of a memory page (bytes).
@@ -225,7 +222,7 @@ fn end_at_the_deadline(gate: &RunnerGate, lease: Duration) -> ! {
     }
 }
 
-/// Sleeps for `time`. A signal may end the sleep early.
+/// A signal may end the sleep early.
 fn sleep_by_boot_clock(time: Duration) {
     let slept = Timespec::try_from(time).map(|request| clock_nanosleep_relative(ClockId::Boottime, &request));
     // A sandbox around the host may forbid this clock.
@@ -234,7 +231,7 @@ fn sleep_by_boot_clock(time: Duration) {
     }
 }
 
-/// Ends the process at once. Any thread may call this.
+/// Any thread may call this function.
 fn end(status: i32) -> ! {
     // SAFETY: `_exit` takes any status and does not return. Nothing in this process needs cleanup.
     unsafe { libc::_exit(status) }

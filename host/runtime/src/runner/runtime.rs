@@ -44,7 +44,6 @@ pub(super) struct GuestRuntime {
 }
 
 impl GuestRuntime {
-    /// Creates the runtime and starts its threads: the second thread, and the threads for blocking calls.
     pub(super) fn new(files: bool) -> io::Result<Self> {
         let threads = if files { FILE_THREADS } else { 1 };
         let runtime = Builder::new_current_thread()
@@ -83,7 +82,7 @@ impl GuestRuntime {
         PollTracker { turns: Arc::clone(&self.turns), clock: clock.clone(), turn, since: clock.now() }
     }
 
-    /// Runs the guest. Only one thread may call this method, with one guest at a time.
+    /// Only one thread may call this method, with one guest at a time.
     pub(super) fn run<T>(&self, guest: impl Future<Output = T>) -> T {
         let _entered = self.runtime.enter();
         let woken = Arc::new(Woken::default());
@@ -204,7 +203,6 @@ impl Drop for UnderWay {
 struct Turns {
     /// Incremented when the guest starts to wait and when it continues, so the number is odd while the guest waits.
     turn: AtomicU64,
-    /// Number of tasks in progress.
     under_way: AtomicUsize,
     /// True while the second thread sleeps and must be woken if there is work.
     sleeps: AtomicBool,

@@ -39,12 +39,10 @@ pub(crate) fn of_all(table: &mut ResourceTable) -> usize {
     table.iter_mut().map(|handle| of(handle, &mut seen)).sum()
 }
 
-/// Returns the size of a field, in bytes.
 pub(crate) fn of_field(name: &str, value: &[u8]) -> usize {
     name.len() + value.len() + FIELD
 }
 
-/// Returns the size of a list of fields, in bytes.
 pub(crate) fn of_fields(fields: &FieldMap) -> usize {
     of_map(fields)
 }

@@ -1,8 +1,10 @@
 //! Limits on the resources of an instance, and its actual usage.
 //!
-//! An instance that exceeds a limit ends with a message that names the limit and, if there is one, the flag that raises
-//! it. An instance that comes close to a limit is reported once for each limit. Lines of output are the exception:
-//! lines above the limit are dropped and counted (`output`).
+//! An instance ends if it exceeds the limit on memory, table elements, core instances or handles. The message names the
+//! limit and, if there is one, the flag that raises it. An instance that opens too many files only gets an error. Lines
+//! above the limit on output are dropped and counted (`output`).
+//!
+//! If an instance comes close to a limit in [`LimitKind`], the runner reports this once.
 
 use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -251,7 +253,6 @@ impl Tally {
         self.progress.store(nanoseconds_on(ClockId::Boottime), Ordering::Relaxed);
     }
 
-    /// Returns the time since the last progress report, if any.
     pub(crate) fn since_progress(&self) -> Option<Duration> {
         let at = Some(self.progress.load(Ordering::Relaxed)).filter(|at| *at > 0)?;
         Some(Duration::from_nanos(nanoseconds_on(ClockId::Boottime).saturating_sub(at)))
@@ -283,7 +284,6 @@ impl Limits {
 }
 
 impl Limits {
-    /// Returns the limit on handles, in the type that wasmtime requires.
     pub(crate) fn handles(&self) -> usize {
         saturated(self.handles)
     }

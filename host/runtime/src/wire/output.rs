@@ -55,7 +55,6 @@ pub trait Output: Send + Sync {
     fn notice(&self, notice: Notice<'_>);
 }
 
-/// Discards all notices. Used for a rehearsal.
 pub(crate) struct NullOutput;
 
 impl Output for NullOutput {
@@ -201,7 +200,6 @@ impl AsyncWrite for GuestStream {
     }
 }
 
-/// Splits a stream of bytes into lines.
 struct Lines {
     stream: Stream,
     unfinished: Vec<u8>,
@@ -251,7 +249,6 @@ impl Outlet {
         Arc::new(Self { limit, tally: tally.clone(), output: Arc::clone(output) })
     }
 
-    /// Passes one line on, or drops and counts it.
     pub(crate) fn put(&self, line: impl FnOnce(&dyn Output)) {
         let mut limit = self.limit();
         if !limit.admit() {
@@ -295,7 +292,7 @@ impl MessageLimit {
         Self(Limit::new(lines.saturating_mul(4).saturating_add(1000), clock.clone()))
     }
 
-    /// True if one more message is within the limit.
+    /// Counts a message. Returns true if the message is within the limit.
     pub(crate) fn admits(&mut self) -> bool {
         self.0.admit()
     }

@@ -54,9 +54,6 @@ pub(crate) struct Page {
 
 impl Page {
     /// Creates a page that still refuses all effects. Also returns the file from which a runner maps the page.
-    ///
-    /// # Errors
-    /// Returns an error if the system cannot create a memory file.
     pub(crate) fn make() -> io::Result<(Self, OwnedFd)> {
         let (record, file) = SharedMemory::<PageContent>::make("baton-page", Others::Read)?;
         Ok((Self { record, writing: Mutex::new(()) }, file))
@@ -97,17 +94,11 @@ pub(crate) struct RunnerGate {
 
 impl RunnerGate {
     /// Maps the page in this file. The gate counts effects in `tally`.
-    ///
-    /// # Errors
-    /// Returns an error if the file cannot be mapped.
     pub(crate) fn map(page: impl AsFd, tally: &SharedMemory<Tally>) -> io::Result<Self> {
         Ok(Self { record: SharedMemory::map(page, Mapped::Reads)?, tally: tally.clone() })
     }
 
     /// Counts one effect, and lets it pass if the gate is open.
-    ///
-    /// # Errors
-    /// [`Refused`] if the deadline has passed or the page is closed.
     pub(crate) fn pass(&self, effect: EffectKind) -> Result<(), Refused> {
         let passed = self.check();
         self.tally.count_effect(effect, passed.is_ok());
@@ -115,9 +106,6 @@ impl RunnerGate {
     }
 
     /// Checks the gate again for an effect that has already passed. Does not count the effect again.
-    ///
-    /// # Errors
-    /// As for [`RunnerGate::pass`].
     pub(crate) fn check(&self) -> Result<(), Refused> {
         if self.remaining().is_zero() {
             self.tally.has_refused();

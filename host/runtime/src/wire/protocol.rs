@@ -54,15 +54,13 @@ pub(crate) struct Resolved {
     pub kind: AddressKind,
 }
 
-/// A message from the host to a runner.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum ToRunner {
-    /// Prepare for an instance. This is the first message.
+    /// The first message to a runner.
     Prepare(Box<Setup>),
-    /// Run an instance. This is the second message.
+    /// The second message to a runner.
     Start(Box<StartParams>),
     Stop(Notice),
-    /// The outcome of a commit.
     Committed(Result<(), NotCommitted>),
     /// The result of the lookup that has this number.
     Resolved(u64, Result<Vec<Resolved>, String>),
@@ -73,11 +71,9 @@ pub(crate) enum ToRunner {
 pub(crate) struct Setup {
     pub digest: Digest,
     pub policy: Policy,
-    /// True if the runner must rehearse the start of an instance.
     pub rehearses: bool,
 }
 
-/// The parameters of an instance.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct StartParams {
     pub term: Term,
@@ -133,7 +129,6 @@ pub(crate) enum NotCommitted {
 /// resolver answers.
 pub(crate) const LOOKUPS: usize = 4;
 
-/// A message from a runner to the host.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum FromRunner {
     /// The runner is ready for an instance. This is the first message, unless the runner sends `Failed` or `Panicked`
@@ -179,10 +174,6 @@ pub(crate) enum FromRunner {
 pub(crate) struct Changes(Bytes);
 
 impl Changes {
-    /// Encodes changes.
-    ///
-    /// # Errors
-    /// Returns an error if encoding fails.
     pub(crate) fn of(changes: &[Change]) -> io::Result<Self> {
         postcard::to_stdvec(changes).map(|bytes| Self(bytes.into())).map_err(io::Error::other)
     }
@@ -190,9 +181,6 @@ impl Changes {
     /// Decodes the changes. Returns an error if they would take more than `longest` bytes of memory, not counting their
     /// keys and values. In a correct runner, wasmtime has already enforced this limit on the list that the guest
     /// passed.
-    ///
-    /// # Errors
-    /// Returns why the changes are invalid.
     pub(crate) fn read(&self, longest: usize) -> io::Result<Vec<Change>> {
         let wrong = |error: postcard::Error| broken(&error.to_string());
         let (number, mut rest) = postcard::take_from_bytes::<u64>(&self.0).map_err(wrong)?;
@@ -237,9 +225,6 @@ pub(crate) enum How {
 }
 
 /// Encodes a message with its length prefix.
-///
-/// # Errors
-/// Returns an error if encoding fails.
 pub(crate) fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut framed = postcard::to_extend(message, vec![0; LENGTH]).map_err(io::Error::other)?;
     let length = u32::try_from(framed.len() - LENGTH).map_err(io::Error::other)?;
@@ -248,9 +233,6 @@ pub(crate) fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
 }
 
 /// Reads the next message of at most `longest` bytes. Returns `None` if the other side has closed the pipe.
-///
-/// # Errors
-/// Returns an error if reading fails, or the message is invalid.
 pub(crate) fn read<M: DeserializeOwned>(from: &mut impl Read, longest: usize) -> io::Result<Option<M>> {
     let mut length = [0; LENGTH];
     if from.read(&mut length[..1])? == 0 {
@@ -262,7 +244,6 @@ pub(crate) fn read<M: DeserializeOwned>(from: &mut impl Read, longest: usize) ->
     parsed(&message).map(Some)
 }
 
-/// Reads messages from a pipe asynchronously.
 pub(crate) struct Messages<R> {
     from: R,
     longest: usize,
@@ -281,7 +262,7 @@ impl<R: tokio::io::AsyncRead + Unpin> Messages<R> {
     /// Reads the next message. Returns `None` if the other side has closed the pipe. Cancel safe.
     ///
     /// # Errors
-    /// Returns an error if reading fails, or the message is invalid.
+    /// [`io::ErrorKind::InvalidData`] if the message is too long or invalid, or another error if reading fails.
     pub(crate) async fn next<M: DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
         use tokio::io::AsyncReadExt as _;
 

@@ -19,7 +19,6 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 /// writes them. The type must fit in one page.
 pub(crate) unsafe trait Sharable: Send + Sync {}
 
-/// A process's access to shared memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mapped {
     /// Read only: a write would kill the process.
@@ -47,9 +46,6 @@ impl<T: Sharable> Clone for SharedMemory<T> {
 
 impl<T: Sharable> SharedMemory<T> {
     /// Creates a value. Also returns the file from which another process maps the value.
-    ///
-    /// # Errors
-    /// Returns an error if the system cannot create, seal or map a memory file.
     pub(crate) fn make(name: &str, others: Others) -> io::Result<(Self, OwnedFd)> {
         let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
         file.set_len(size_of::<T>() as u64)?;

@@ -25,7 +25,6 @@ const CALM: Duration = Duration::from_millis(150);
 /// Interval between scans while no change notification arrives. Folders that are shared with another machine send no
 /// notifications.
 const POLL: Duration = Duration::from_secs(2);
-/// Interval between scans if the folders cannot be watched.
 const POLL_UNWATCHED: Duration = Duration::from_millis(500);
 
 /// Builds the coordinator that `baton dev` runs.
@@ -36,7 +35,7 @@ pub(in crate::commands) struct Workshop {
 }
 
 impl Workshop {
-    /// Creates a workshop. Without a builder, something other than Baton builds the module.
+    /// Something other than Baton builds the module if `builder` is `None`.
     pub(super) fn new(builder: Option<Builder>) -> Self {
         let built = watch::Sender::new(builder.is_none());
         Self { builder, built }
@@ -46,7 +45,6 @@ impl Workshop {
         BuiltFile { built: self.built.subscribe(), file }
     }
 
-    /// The folders in which builds run and write.
     pub fn folders(&self) -> impl Iterator<Item = &PathBuf> {
         self.builder.iter().flat_map(|builder| [&builder.folder].into_iter().chain(&builder.target))
     }
@@ -84,7 +82,6 @@ impl Source for BuiltFile {
 pub(super) struct Builder {
     pub command: String,
     pub folder: PathBuf,
-    /// The folder that the build writes to, if known.
     pub target: Option<PathBuf>,
 }
 
@@ -108,7 +105,7 @@ impl Builder {
         }
     }
 
-    /// Runs a build and returns true if it succeeds. The compiler's own output goes directly to stderr.
+    /// Returns true if the build succeeds. The compiler's own output goes directly to stderr.
     async fn build(&self, log: &Log) -> bool {
         log.emit(None, Event::Building { command: self.command.clone() });
         let began = Instant::now();

@@ -13,11 +13,10 @@ const SAMPLE: Duration = Duration::from_secs(1);
 /// sample, because other processes also need CPU time.
 const BUSY_MS: u64 = 800;
 
-/// Number of consecutive busy samples after which the hint is printed.
 const SAMPLES: u32 = 5;
 
-/// Prints a hint, once per instance, if the instance computes for 5 s without printing anything. Runs until the future
-/// is dropped.
+/// Prints a hint when an instance has computed for 5 s without printing anything. Prints the hint again only after the
+/// instance has paused or printed something. Runs until the future is dropped.
 pub(in crate::commands) async fn hint_at_busy_instances(running: RunningInstances) {
     let (mut before, mut busy) = (None, 0);
     loop {

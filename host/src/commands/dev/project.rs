@@ -18,13 +18,12 @@ pub(super) struct Project {
     pub build: Option<String>,
     /// The file that the build writes, if the project's files determine it.
     pub module: Option<PathBuf>,
-    /// The folder that the build writes to, if known.
     pub target: Option<PathBuf>,
 }
 
 impl Project {
-    /// Finds the project in a folder. `build` overrides the default command for this kind of project. Fails if the kind
-    /// of project is unknown, or if something that the build needs is missing.
+    /// Fails if the kind of project is unknown, or if something that the build needs is missing. `build` overrides the
+    /// default command for this kind of project.
     pub fn find(folder: &Path, build: Option<&str>) -> anyhow::Result<Self> {
         let others = |build: &str| Self { build: Some(build.to_owned()), module: None, target: None };
         match build {

@@ -48,7 +48,6 @@ impl Tree {
         tree
     }
 
-    /// Returns the first file that was changed, added or removed, if any.
     pub fn difference<'a>(&'a self, other: &'a Self) -> Option<&'a Path> {
         let content = |tree: &'a Self, path| tree.files.get(path).map(|file| &file.content);
         let differs = |path: &&'a PathBuf| content(self, *path) != content(other, *path);
@@ -81,7 +80,7 @@ impl Tree {
 }
 
 impl File {
-    /// Reads the file at a path. Returns `None` if it no longer exists or is not a regular file.
+    /// Returns `None` if the file no longer exists or is not a regular file.
     fn of(path: &Path, before: Option<&Self>) -> Option<Self> {
         let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
         let stamp = Stamp::from(&metadata);

@@ -34,14 +34,12 @@ pub(super) fn latency(took: &[Duration]) -> Latency {
     }
 }
 
-/// Recommends a lease duration that leaves enough time for renewals that take as long as `took`. Returns `None` if no
-/// allowed duration does.
+/// Returns `None` if no allowed duration is long enough for renewals that take as long as `took`.
 pub(super) fn recommended(took: &[Duration], range: (Duration, Duration)) -> Option<Duration> {
     Timing::lease_for(percentile(took, 99), range)
 }
 
-/// Judges whether the renewals are fast enough for a lease duration. `quicker` is advice on how to make the store
-/// faster.
+/// `quicker` is advice on how to make the store faster.
 pub(super) fn judge(took: &[Duration], lease: Duration, range: (Duration, Duration), quicker: &str) -> Finding {
     const CHECK: &str = "latency";
     let (median, p99) = (percentile(took, 50), percentile(took, 99));

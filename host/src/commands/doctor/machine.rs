@@ -18,9 +18,10 @@ use baton_modules::{Cache, CacheError};
 use baton_runtime::{Grants, HttpPolicy, Policy, confine};
 use baton_store::{SqliteStore, foreign_file_system, no_file_events};
 
-/// Minimum gain or loss of the wall clock against the boot clock that counts as a jump. Slewing causes smaller changes.
+/// A wall clock that has moved this much more or less than the boot clock has jumped. Slewing causes smaller
+/// differences.
 const STEP: Duration = Duration::from_millis(50);
-/// Slew rate from which a finding is a warning, in ppm. Time daemons routinely slew at lower rates.
+/// Slew rate, in ppm, from which the check reports a warning. Time daemons routinely slew at lower rates.
 const SLEW: f64 = 1000.0;
 /// Number of times that the clocks are read. Only the fastest reading counts, because it was probably not interrupted.
 const READINGS: usize = 10;
@@ -36,7 +37,6 @@ pub(super) struct Clocks {
 }
 
 impl Clocks {
-    /// Reads the clocks several times and returns the fastest reading.
     pub fn read() -> Self {
         let read = |id| i128::from(nanoseconds_on(id));
         let all = || {
@@ -116,7 +116,6 @@ pub(super) fn file_events() -> Finding {
     }
 }
 
-/// Checks that other users cannot reach a SQLite store's folder.
 pub(super) fn store_folder(folder: &Path) -> Finding {
     const CHECK: &str = "store-folder";
     match SqliteStore::reached_by_others(folder) {
@@ -190,7 +189,6 @@ pub(super) fn cache(examined: &DoctorSettings) -> Finding {
     }
 }
 
-/// Checks that a process may open enough file descriptors for a host and its runners.
 pub(super) fn descriptors() -> Finding {
     const CHECK: &str = "descriptors";
     let http = HttpPolicy::new(Grants::default(), 64, None).unwrap_or_default();
@@ -209,7 +207,6 @@ pub(super) fn descriptors() -> Finding {
     }
 }
 
-/// Checks that the kernel can confine runners to the resources granted to their coordinators.
 pub(super) fn isolation() -> Finding {
     const CHECK: &str = "isolation";
     if let Err(error) = pidfd_open(getpid(), PidfdFlags::empty()) {

@@ -1,5 +1,5 @@
-//! The test elections. The names are random, so that no other client uses these elections. The command removes the
-//! elections at the end.
+//! Creates test elections with random names, so that no other client uses these elections. The command removes them at
+//! the end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +16,6 @@ use baton_store::{Intercept, Interceptor, PlainObject, Store, StoreAnswer, Store
 
 /// Timeout for a single response, longer than the elector's timeout, which is at most 2 s.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// Timeout for listing a store's elections.
 const LISTED_WITHIN: Duration = Duration::from_secs(60);
 /// Pause before retrying a request whose outcome is unknown.
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
@@ -44,7 +43,6 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Generates names for `count` elections.
     pub fn new(store: Arc<dyn Store>, count: usize) -> Result<Self, getrandom::Error> {
         let mut bits = [0; 8];
         getrandom::fill(&mut bits)?;
@@ -74,7 +72,6 @@ impl Scratch {
         *self.ended.borrow()
     }
 
-    /// Creates a [`Bench`] for one of the elections, with new lease ids.
     pub fn bench(&self, election: &ElectionName) -> Result<Bench, getrandom::Error> {
         let mut ids = [LeaseId::from_random(0); 3];
         for id in &mut ids {
@@ -104,7 +101,6 @@ impl Scratch {
         }
     }
 
-    /// Removes all objects of the elections, within a time limit.
     pub async fn remove(&self) -> Result<(), StoreError> {
         let attempts = async {
             let mut left = REMOVAL_TRIES;

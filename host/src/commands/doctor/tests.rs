@@ -54,7 +54,6 @@ enum Fault {
     PausesMachine(Duration),
 }
 
-/// Makes an in-memory store misbehave.
 struct Faults {
     fault: Fault,
     held: Mutex<HashSet<LeaseId>>,
@@ -222,7 +221,6 @@ async fn found_on(place: &str, fault: Fault, quick: bool) -> Vec<Finding> {
     findings
 }
 
-/// Returns a check's finding. Panics if there is no finding of this level.
 #[track_caller]
 fn of<'a>(findings: &'a [Finding], check: &str, level: Level) -> &'a Finding {
     let found = findings.iter().find(|finding| finding.check == check);

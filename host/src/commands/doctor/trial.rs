@@ -16,8 +16,8 @@ use baton_store::azure::MAY_NOT;
 
 /// Maximum number of attempts at a check, if this machine is too slow for a verdict.
 const TRIES: u32 = 3;
-/// Maximum delay between a lease's expiry and the moment when another client can acquire the lease. A longer delay is a
-/// finding, because it delays each takeover.
+/// Maximum time for which the store may keep a lease after its expiry. Beyond this time, the check reports a warning,
+/// because each takeover is delayed.
 const LATE: Duration = Duration::from_secs(1);
 
 pub(super) struct Plan {
@@ -81,13 +81,11 @@ pub(super) enum News {
     /// True if the election may exist from now on and must be removed later; false if it was not created.
     Making(bool),
     Found(Finding),
-    /// The latency of renewals, and the recommended lease duration, if any.
     Renewed(Latency, Option<Duration>),
-    /// The delay between a lease's expiry and its next acquisition.
+    /// Upper bound on the delay between a lease's expiry and its next acquisition.
     FreeAfter(Duration),
 }
 
-/// The result of a check.
 enum Outcome {
     Kept(String),
     /// The store behaves correctly, but delays takeovers.
@@ -115,7 +113,6 @@ fn after_expiry(case: &Case) -> Option<CaseRun> {
     if let Run::AfterExpiry(run) = case.run { Some(run) } else { None }
 }
 
-/// Returns the checks that have cases of this kind.
 fn checks_with(kind: fn(&Case) -> Option<CaseRun>) -> impl Iterator<Item = &'static Check> {
     CHECKS.iter().filter(move |check| check.cases.iter().any(|case| kind(case).is_some()))
 }
@@ -201,7 +198,6 @@ impl Trial {
         self.require("create", "no election can begin", outcome)
     }
 
-    /// Measures renewals, then checks what happens once leases are no longer renewed.
     async fn over_time(&self) -> Result<(), TrialEnded> {
         let scratch = &self.scratch;
         let (range, advice, quick) = (scratch.store.lease_range(), self.plan.advice, self.plan.quick);
@@ -337,7 +333,6 @@ impl Trial {
     }
 }
 
-/// Returns the finding for a check whose request the store refused.
 fn refused(name: &'static str, why: String, advice: &Advice) -> Finding {
     const DO_IT: &str = "fix the cause that the finding names, then run `baton doctor` again";
     // Hosts can run without these rights.

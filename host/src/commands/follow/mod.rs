@@ -34,10 +34,10 @@ use baton_store::{Announcement, ModuleStore as _, Store};
 pub(crate) use sent_events::READER;
 use sent_events::SentEvents;
 
-/// Interval at which the store is checked for a new leader.
+/// Interval at which this command reads the store to find a new leader.
 const POLL: Duration = Duration::from_secs(2);
 
-/// Time for which the previous leader's stream is still read once leadership has moved.
+/// Time for which this command keeps reading the previous leader's stream once leadership has moved.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Shortest and longest pause after a failure.
@@ -322,7 +322,6 @@ impl Reader {
         print_entry(entry, self.json)
     }
 
-    /// Prints a progress message unless it is the same as the last one.
     fn say(&mut self, what: &str) {
         if self.last_message != what {
             what.clone_into(&mut self.last_message);
@@ -403,7 +402,7 @@ impl LeaderFinder {
     }
 }
 
-/// Returns the next piece. Returns `None` at the end of the stream and once `until` has passed.
+/// Returns `None` at the end of the stream, and once `until` has passed.
 async fn next(answer: &mut Answer, until: Option<Instant>) -> Result<Option<axum::body::Bytes>, AskError> {
     match until {
         None => answer.piece().await,

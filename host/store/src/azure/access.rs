@@ -33,7 +33,6 @@ const KEY: [&str; 2] = ["AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY"];
 const SAS: [&str; 1] = ["AZURE_STORAGE_SAS_TOKEN"];
 /// The variable for the account's endpoint. Used with all kinds of credentials except a connection string.
 const ENDPOINT: &str = "AZURE_STORAGE_SERVICE_ENDPOINT";
-/// Default suffix of the endpoint.
 const PUBLIC_SUFFIX: &str = "core.windows.net";
 const EMULATOR_ACCOUNT: &str = "devstoreaccount1";
 
@@ -48,7 +47,7 @@ pub(super) fn of_process(name: &str) -> Option<String> {
 pub(super) struct AccountAccess {
     pub location: CloudLocation,
     pub credentials: StorageCredentials,
-    /// Keeps the current token, if the credentials are tokens.
+    /// `None` unless the credentials are tokens.
     pub token: Option<Arc<KeptToken>>,
     pub shown: ShownCredentials,
 }
@@ -79,13 +78,13 @@ impl ShownCredentials {
         Self { source: format!("the SAS of {name}"), sas: Some((end, value("sp"))) }
     }
 
-    /// Advice to the operator, if this is a SAS that has expired.
+    /// Returns advice for the operator if this is an expired SAS.
     pub(super) fn expired(&self, now: OffsetDateTime) -> Option<String> {
         let end = self.sas.as_ref()?.0.filter(|end| *end <= now)?;
         Some(format!("the SAS expired at {}: create a new one", end.format(&Rfc3339).ok()?))
     }
 
-    /// Advice to the operator, if this is a SAS that does not grant all the rights that a host needs.
+    /// Returns advice for the operator if the SAS lacks a right that a host needs.
     pub(super) fn lacks(&self) -> Option<String> {
         let given = self.sas.as_ref()?.1.as_ref()?;
         let missing: Vec<String> = RIGHTS.chars().filter(|right| !given.contains(*right)).map(String::from).collect();
@@ -174,7 +173,7 @@ fn first_of(
     Ok(Some((name, value.to_owned())))
 }
 
-/// Creates the error for a malformed secret. The error does not contain the secret.
+/// The error for a malformed secret. It must not contain the secret.
 fn unusable(name: &str) -> CredentialError {
     CredentialError(format!("{name} cannot be used: check that all of it was copied"))
 }
@@ -273,10 +272,9 @@ mod tests {
     use super::super::identity::{AUTHORITY_HOST, CLIENT_ID, FEDERATED_TOKEN_FILE};
     use super::*;
 
-    /// The Azure SDK reads this variable.
+    /// Only the Azure SDK reads this variable.
     const TENANT_ID: &str = "AZURE_TENANT_ID";
 
-    /// Returns the account's endpoint, given these environment variables, or the error.
     fn place(account: &str, environment: &[(&str, &str)]) -> Result<String, String> {
         let variables =
             |name: &str| environment.iter().find(|(own, _)| *own == name).map(|(_, text)| (*text).to_owned());

@@ -23,13 +23,13 @@ const SERVER: HeaderName = HeaderName::from_static("server");
 /// SAS has only just become valid, even a small difference matters.
 const CLOCK_DIFFERS: Duration = Duration::from_secs(60);
 
-/// Maximum length of a reason when displayed, in characters.
+/// In characters.
 const LONGEST_REASON: usize = 160;
 
-/// Maximum length of a server name when displayed, in characters.
+/// In characters.
 const LONGEST_SERVER: usize = 40;
 
-/// The kind of a request. The meaning of some errors depends on this kind.
+/// The meaning of some errors depends on the kind of the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RequestKind {
     ToRead,
@@ -76,7 +76,6 @@ pub(super) async fn refusal(response: Response) -> Error {
     Error::message(ErrorKind::HttpResponse { status, error_code: code }, text)
 }
 
-/// Returns the text of an XML element that has no child elements.
 fn element<'a>(body: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = body.split_once(&format!("<{name}>"))?;
     rest.split('<').next()
@@ -92,8 +91,9 @@ fn reason(body: &str) -> Option<String> {
     (!shown.is_empty()).then(|| shown.to_owned())
 }
 
-/// Describes the difference between this machine's clock and the clock of the store, which answered at `date`, if the
-/// difference is large. Rounds the difference to minutes, so that the message stays the same for a while.
+/// If this machine's clock differs from the store's by [`CLOCK_DIFFERS`] or more, describes the difference. `date` is
+/// the time at which the store answered. The difference is rounded to minutes, so that the message stays the same for a
+/// while.
 fn clock_offset(date: &str, now: OffsetDateTime) -> Option<String> {
     let there = OffsetDateTime::parse(date, &Rfc2822).ok()?;
     let (ahead, by) = (now > there, (now - there).unsigned_abs());
@@ -109,7 +109,6 @@ pub(super) fn code(error: &Error) -> Option<&str> {
     }
 }
 
-/// Classifies an error from a request that was sent to the container with these credentials.
 pub(super) fn store_error(
     asked: RequestKind,
     container: &str,
@@ -138,8 +137,8 @@ pub(super) fn store_error(
     }
 }
 
-/// Classifies an answer by its error code. A code that is not listed here counts as a refusal if the status indicates
-/// one. Otherwise, the outcome is unknown.
+/// Classifies an answer by its error code. If the code is not listed here, the status decides whether the answer is a
+/// refusal or the outcome is unknown.
 fn told(asked: RequestKind, container: &str, code: &str, status: StatusCode) -> StoreError {
     let refused = |remedy: &str| StoreError::Misconfigured(format!("the store refuses the request ({code}): {remedy}"));
     match code {
@@ -215,7 +214,6 @@ fn may_not(container: &str, credentials: &ShownCredentials, error: &Error) -> St
     StoreError::Misconfigured(format!("{MAY_NOT} {container} ({reason}; {credentials}): {lacks}{remedy}"))
 }
 
-/// Returns the error code of a refusal, with the store's reason if there is one.
 fn shown_reason(error: &Error) -> String {
     let code = code(error).unwrap_or("no code");
     // Omit the text of the SDK's own HTTP errors: it contains all headers and the body.

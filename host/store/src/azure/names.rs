@@ -24,13 +24,12 @@ const KEPT: Duration = Duration::from_secs(10);
 /// have changed in the meantime.
 const UNDER_WAY: Duration = Duration::from_secs(20);
 
-/// The lookups of this process, one per name, shared by all stores and elections.
+/// Shared by all stores and elections in this process.
 static LOOKUPS: LazyLock<Lookups> = LazyLock::new(Lookups::default);
 
 pub(super) struct Names;
 
 impl Names {
-    /// Returns the name whose lookup has taken longer than `after`, if there is one.
     pub(super) fn slow(&self, after: Duration) -> Option<String> {
         LOOKUPS.slow(after)
     }
@@ -55,7 +54,6 @@ struct Lookups {
     known: Mutex<HashMap<String, Lookup>>,
 }
 
-/// A lookup that is under way, or whose result is still valid.
 struct Lookup {
     began: Time,
     found: Shared<BoxFuture<'static, Found>>,

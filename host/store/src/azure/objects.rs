@@ -27,7 +27,6 @@ use crate::{Digest, Listed, Listing, ObjectStore, PlainObject, Reading, Versione
 /// object, and therefore a single version.
 const LARGEST: u64 = 1 << 30;
 
-/// Prefix of the modules' blob names. The hexadecimal digest follows.
 const MODULES: &str = "modules/sha256/";
 
 const WASM: &str = "application/wasm";
@@ -242,8 +241,7 @@ impl AzureStore {
         }
     }
 
-    /// Updates the modification time of an existing module, as if it had just been stored. Leaves the content
-    /// unchanged.
+    /// Updates the modification time of a module, as if the module had just been stored.
     async fn touch(&self, blob: &BlobClient) -> Result<(), StoreError> {
         match transfer(0, blob.set_metadata().into_future()).await? {
             Ok(_) => Ok(()),
@@ -254,7 +252,7 @@ impl AzureStore {
         }
     }
 
-    /// Reads the part of the blob that follows `content`, and appends it to `content`, up to the limit.
+    /// Appends the next part of the blob to `content`. `limit` is the maximum length of `content`, in bytes.
     async fn read_piece(
         &self,
         blob: &BlobClient,
@@ -321,7 +319,6 @@ pub(super) fn object_name(object: VersionedObject, election: &ElectionName) -> S
     format!("{election}{}", last_part(object))
 }
 
-/// Returns the part of an object's blob name that follows the election's name.
 fn last_part(object: VersionedObject) -> &'static str {
     match object {
         VersionedObject::State => "/state",
@@ -362,7 +359,7 @@ fn blob_name_of(node: &str) -> String {
         .collect()
 }
 
-/// Decodes the node's id. Returns `None` if Baton did not write the name.
+/// Returns `None` if Baton did not write the name.
 fn node_of(blob_name: &str) -> Option<String> {
     let mut parts = blob_name.split('~');
     let mut node = parts.next()?.as_bytes().to_vec();

@@ -15,7 +15,7 @@ use crate::state::{Document, HEAD};
 use crate::{VersionedObject, recall};
 
 const TERM: &str = "term";
-/// The progress of scheduled runs, in the record's and the announcements' metadata.
+/// Metadata key for the progress of scheduled runs, in the record and in announcements.
 pub(super) const PROGRESS: &str = "progress";
 
 pub(super) fn of_announcement(content: &[u8]) -> Metadata {
@@ -69,7 +69,6 @@ impl AzureStore {
         Ok((read, recalled, steering))
     }
 
-    /// Returns the first bytes of the state, or `None` if there is no state.
     async fn state_head(&self, election: &ElectionName) -> Result<Option<Vec<u8>>, StoreError> {
         let failed = |error: &azure_core::Error| self.trouble(RequestKind::ToRead, error);
         // Request a whole piece, although only its first bytes are kept: see [`PIECE`].
@@ -92,12 +91,11 @@ impl AzureStore {
     }
 }
 
-/// Returns the term in a blob's metadata, if there is one.
 pub(super) fn term_in(metadata: &HashMap<String, String>) -> Option<Term> {
     value(metadata, TERM)?.parse().ok()
 }
 
-/// Returns a value in a blob's metadata. Servers may change the case of names.
+/// Ignores the case of `key`, because servers may change the case of names.
 fn value<'a>(metadata: &'a HashMap<String, String>, key: &str) -> Option<&'a String> {
     metadata.iter().find(|(name, _)| name.eq_ignore_ascii_case(key)).map(|(_, value)| value)
 }

@@ -8,7 +8,6 @@ use baton_election::{Outcome, Record};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// The format that this version reads and writes.
 const FORMAT: &str = "1";
 
 pub(super) fn encode(record: &Record) -> Metadata {

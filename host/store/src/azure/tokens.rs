@@ -19,10 +19,9 @@ use super::identity;
 /// Remaining lifetime below which the next token is fetched. The current token stays in use meanwhile.
 const AHEAD: Duration = Duration::from_secs(600);
 
-/// A fetch that is under way or has ended. All requests that wait for the fetch get the same result.
+/// All requests that wait for a fetch get the same result.
 type Fetch = Shared<BoxFuture<'static, Fetched>>;
 
-/// A token, or the reason why there is none.
 type Fetched = Result<AccessToken, Arc<Error>>;
 
 type Source = dyn Fn(Vec<String>) -> BoxFuture<'static, Result<AccessToken, Error>> + Send + Sync;
@@ -33,7 +32,6 @@ pub(super) struct KeptToken {
 }
 
 impl KeptToken {
-    /// Keeps tokens for the identity of this machine, its workload or its user.
     pub fn of_this_machine() -> Self {
         Self::from(Box::new(|scopes| Box::pin(identity::token(scopes))))
     }
@@ -73,7 +71,6 @@ impl KeptToken {
         state.token_that_lasts(Duration::ZERO).map(Ok).ok_or(fetch)
     }
 
-    /// Starts to fetch the next token, in its own task.
     fn fetch(&self, state: &mut State) -> Fetch {
         let task = tokio::spawn((self.source)(state.scopes.clone()));
         state.task = Some(task.abort_handle());
@@ -84,7 +81,6 @@ impl KeptToken {
         fetch
     }
 
-    /// True if there is no token yet, but one is being fetched.
     pub fn is_awaited(&self) -> bool {
         let state = self.lock();
         state.fetching.is_some() && state.token_that_lasts(Duration::ZERO).is_none()
@@ -108,7 +104,7 @@ impl State {
         self.token.clone().filter(|token| token.expires_on - OffsetDateTime::now_utc() > least)
     }
 
-    /// Stores the result of a fetch. If the fetch failed, the previous token stays in use until it expires.
+    /// If the fetch failed, the previous token stays in use until it expires.
     fn take_in(&mut self, fetched: Fetched) -> Fetched {
         self.fetching = None;
         match fetched {
@@ -206,8 +202,7 @@ mod tests {
         Err(Error::message(ErrorKind::Credential, "no token"))
     }
 
-    /// Returns a [`KeptToken`], and one sender for each fetch. With the sender, the test determines the result of the
-    /// fetch.
+    /// Returns a [`KeptToken`] and one sender per fetch. A fetch ends when the test sends its result.
     fn kept(fetches: usize) -> (KeptToken, Vec<oneshot::Sender<Fetched>>) {
         let (senders, answers): (Vec<_>, VecDeque<_>) = (0..fetches).map(|_| oneshot::channel()).unzip();
         let answers = Mutex::new(answers);
@@ -218,7 +213,6 @@ mod tests {
         (KeptToken::from(Box::new(source)), senders)
     }
 
-    /// True if the last fetch has ended.
     fn has_ended(kept: &KeptToken) -> bool {
         kept.lock().task.as_ref().unwrap().is_finished()
     }

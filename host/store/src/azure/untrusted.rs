@@ -24,7 +24,7 @@ pub(crate) fn record(bytes: &[u8]) {
     }
 }
 
-/// Reads a connection string. No error may reveal its secrets.
+/// Asserts that no error reveals a secret of the connection string.
 pub(crate) fn connection_string(bytes: &[u8]) {
     let text = text(bytes);
     let variables = |name: &str| (name == OWN_CONNECTION_STRING).then(|| text.to_owned());

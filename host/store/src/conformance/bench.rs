@@ -19,7 +19,7 @@ pub(super) const POLL: Duration = Duration::from_millis(50);
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{found}")]
 pub struct Finding {
-    /// The behavior of the store, and the expected behavior.
+    /// States what the store did and what the case expected.
     pub found: String,
     /// The store's error, if the store was unreachable or misconfigured. The case then proves nothing.
     pub no_answer: Option<StoreError>,
@@ -34,7 +34,6 @@ impl Finding {
         Self { found: found.into(), no_answer: None, at: Location::caller() }
     }
 
-    /// Creates the finding for an unexpected answer.
     #[track_caller]
     fn answered<T>(found: impl Display, answer: &Result<T, StoreError>) -> Self {
         let (report, no_answer) = match answer {
@@ -51,7 +50,7 @@ impl Finding {
 /// The result of a case, or of a step of a case.
 pub type Verdict<T = ()> = Result<T, Finding>;
 
-/// Fails the case unless the condition holds. By default, the message contains the condition.
+/// The finding contains the condition if no message is given.
 macro_rules! ensure {
     ($condition:expr $(,)?) => { ensure!($condition, "not true: {}", stringify!($condition)) };
     ($condition:expr, $($found:tt)+) => {
@@ -61,7 +60,7 @@ macro_rules! ensure {
     };
 }
 
-/// Fails the case unless the values are equal. By default, the message contains the first expression.
+/// The finding contains the first expression if no message is given.
 macro_rules! ensure_eq {
     ($found:expr, $expected:expr $(,)?) => { ensure_eq!($found, $expected, "`{}`", stringify!($found)) };
     ($found:expr, $expected:expr, $($what:tt)+) => {
@@ -124,7 +123,6 @@ fn refused<T>(is_expected: bool, answer: &Result<T, StoreError>, found: impl Dis
     if is_expected { Ok(()) } else { Err(Finding::answered(found, answer)) }
 }
 
-/// Returns the version in an answer, or a finding if the answer contains no version.
 #[track_caller]
 pub(super) fn version_of(what: impl Display, answer: Result<Reply, StoreError>) -> Verdict<Version> {
     match answer.accepted(&what)? {
@@ -151,31 +149,31 @@ pub struct Bench {
     pub store: Arc<dyn Store>,
     /// The election.
     pub election: ElectionName,
-    /// Length of a lease in the cases. Short enough to wait for the lease to end, but long enough for a slow machine to
-    /// send several requests before that.
+    /// Length of a lease in the cases. The cases wait for leases to end, so the length is short. A slow machine must
+    /// still be able to send several requests before the lease ends.
     pub length: Duration,
-    /// Time to wait after a lease should have ended. If the lease is still held then, it counts as endless.
+    /// Additional time to wait for a lease that should have ended. If the lease is still held then, it counts as
+    /// endless.
     pub patience: Duration,
     /// The lease ids of three hosts.
     pub ids: [LeaseId; 3],
     /// The record to write. Each write sets its own term.
     pub record: Record,
-    /// The passage of time.
+    /// Makes a case wait on the store's clock.
     pub passage: Arc<dyn Passage>,
     clock: Clock,
-    /// The start of the current lease (the time at which its last acquire or renewal was sent), and the lease's length.
+    /// The time at which the lease's last acquire or renewal was sent, and the lease's length.
     held: Mutex<Option<(Time, Duration)>>,
     is_late: AtomicBool,
-    /// The measurement made by the case `renewed_lease_lasts_for_its_length`.
     pub(super) lease_end: OnceLock<LeaseEnd>,
 }
 
 /// The end of a lease in the store, relative to its expiry on the holder's clock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeaseEnd {
-    /// Time after the expiry for which the lease was certainly still held.
+    /// Time from the expiry to the last attempt of another client that the store refused.
     pub held_for: Duration,
-    /// Time after the expiry within which another client acquired the lease.
+    /// Time from the expiry to the attempt of another client that succeeded.
     pub free_within: Duration,
     /// True if the machine polled often enough for a precise measurement.
     pub is_precise: bool,
@@ -227,12 +225,12 @@ impl Bench {
         self.lease_end.get()
     }
 
-    /// Returns the upper bound on elapsed time.
+    /// Returns an upper bound on the time that has passed.
     pub fn now(&self) -> Time {
         self.passage.set_time().map_or_else(|| self.clock.now(), Time)
     }
 
-    /// Returns the lower bound on elapsed time.
+    /// Returns a lower bound on the time that has passed.
     pub(super) fn least(&self) -> Duration {
         self.passage.set_time().unwrap_or_else(|| self.clock.least())
     }
@@ -316,7 +314,7 @@ impl Bench {
         self.store.break_now(&self.election).await
     }
 
-    /// Acquires the lease, on condition that the object has its current version.
+    /// Reads the object's current version, and acquires the lease if the object still has that version.
     pub async fn acquire(&self, id: LeaseId) -> Result<Reply, StoreError> {
         match self.ask(Op::Read).await? {
             Reply::Read(Snapshot::Object { version, .. }) => self.acquire_at(id, &version).await,
@@ -324,7 +322,7 @@ impl Bench {
         }
     }
 
-    /// Acquires the lease, on condition that the object has this version.
+    /// Acquires the lease if the object has this version.
     pub async fn acquire_at(&self, id: LeaseId, version: &Version) -> Result<Reply, StoreError> {
         self.ask(Op::Acquire { id, length: self.length, version: version.clone(), instead_of: None }).await
     }

@@ -149,8 +149,7 @@ pub(super) async fn breaking_lease_is_free_after_the_period(bench: StoreBench) -
     Ok(())
 }
 
-/// The holder of an expired lease can still renew the lease. After a break, the holder can no longer renew the lease.
-/// Operators rely on this.
+/// The holder of an expired lease can still renew it. A break ends that, and operators rely on it.
 pub(super) async fn break_of_an_expired_lease_takes_effect_at_once(bench: StoreBench) -> Verdict {
     let version = bench.held_by(a()).await?;
     bench.outlive().await?;
@@ -226,7 +225,7 @@ pub(super) async fn deleted_record_leaves_nothing_behind(bench: StoreBench) -> V
     ensure_eq!(bench.store.elections().await, Ok(vec![]));
     ensure_lost!(bench.renew(a()).await);
     ensure_lost!(bench.release(a()).await);
-    // If the request carries a version, either error is correct, because a host reads again after both errors.
+    // Either error is correct for a request with a version, because a host reads again after both.
     let acquire = Op::Acquire { id: b(), length: bench.length, version: old.clone(), instead_of: None };
     for answer in [bench.write(a(), &old, 1).await, bench.ask(acquire).await] {
         ensure!(matches!(answer, Err(StoreError::Lost(_) | StoreError::Conflict)), "{answer:?}");

@@ -205,9 +205,10 @@ fn announcement(bench: &Bench) -> PlainObject {
     PlainObject::Announcement(bench.election.clone(), NODE.to_owned())
 }
 
-/// Tries to acquire the lease under another id until an attempt succeeds. The lease ended too early if even the longest
-/// possible elapsed time is below its length, and too late if even the shortest possible one is above it. A refusal
-/// proves that the lease was held when the attempt was sent, even if the refusal arrives late.
+/// Tries to acquire the lease under another id until an attempt succeeds. The clock gives only an upper and a lower
+/// bound on the elapsed time. The lease ended too early if even the upper bound is below 99% of its length. The lease
+/// ended too late if even the lower bound exceeds its length by the bench's patience, or by another length if that is
+/// longer. A refusal proves that the lease was held when the attempt was sent, even if the refusal arrives late.
 pub(super) async fn renewed_lease_lasts_for_its_length(bench: Arc<Bench>) -> Verdict {
     let ([a, b, _], length) = (bench.ids, bench.length);
     let version = bench.held_by(a).await?;

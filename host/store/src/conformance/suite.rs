@@ -140,21 +140,18 @@ impl Interceptor<dyn Store> for WhileLocked {
     }
 }
 
-/// Fails the case unless the lease is lost.
 macro_rules! ensure_lost {
     ($answer:expr) => {
         $crate::conformance::Expect::lost($answer, concat!("`", stringify!($answer), "`"))?
     };
 }
 
-/// Returns the value of an answer. If the answer is an error, fails the case.
 macro_rules! accepted {
     ($answer:expr) => {
         $crate::conformance::Expect::accepted($answer, concat!("`", stringify!($answer), "`"))?
     };
 }
 
-/// Returns the version in an answer. If the answer contains no version, fails the case.
 macro_rules! version_in {
     ($answer:expr) => {
         $crate::conformance::bench::version_of(concat!("`", stringify!($answer), "`"), $answer)?

@@ -48,8 +48,8 @@ pub(super) async fn recreated_record_has_no_mark(bench: StoreBench) -> Verdict {
     Ok(())
 }
 
-/// Returns the answer to a recall. Also checks that a survey returns the same facts, and the version of the steering
-/// object.
+/// Returns the answer to a recall. Also checks that a survey returns the same facts and the current version of the
+/// steering object.
 async fn recall_all(store: &dyn Store) -> Verdict<Result<Recalled, StoreError>> {
     let recalled = match store.request(&job(), Op::Recall).await {
         Ok(Reply::Recalled(recalled)) => Ok(recalled),
@@ -69,7 +69,6 @@ async fn recall_all(store: &dyn Store) -> Verdict<Result<Recalled, StoreError>> 
     Ok(recalled)
 }
 
-/// Like [`recall_all`], but returns only the term.
 async fn recall(store: &dyn Store) -> Verdict<Result<Term, StoreError>> {
     Ok(recall_all(store).await?.map(|recalled| recalled.term))
 }
@@ -80,7 +79,6 @@ async fn announce(store: &dyn Store, election: &ElectionName, node: &str, term: 
     Ok(())
 }
 
-/// Writes a state that contains `term` and a value of `size` bytes.
 async fn claim(store: &dyn Store, term: Term, size: usize) -> Verdict {
     let entries = BTreeMap::from([("key".to_owned(), Bytes::from(vec![7; size]))]);
     let change = |_| Ok::<_, EditError>(Document { term, entries: entries.clone(), ..Document::default() });

@@ -147,7 +147,6 @@ fn found(version: &Version, content: &str) -> Result<Reading, StoreError> {
     Ok(Reading::Found(version.clone(), text(content)))
 }
 
-/// Returns the election of a case.
 pub(super) fn election(name: &str) -> ElectionName {
     ElectionName::new(name).unwrap()
 }

@@ -34,7 +34,6 @@ fn record(term: u64) -> Record {
     }
 }
 
-/// A lease object, and a clock that the test controls.
 struct LeaseBench {
     object: Option<LeaseObject>,
     now: Duration,

@@ -86,8 +86,8 @@ fn record(term: u64, incarnation: &str) -> Record {
     }
 }
 
-/// Reads and then surveys the lease. Returns the survey's result. Asserts that the read has the same result, or shows
-/// the lease as still held.
+/// Reads and then surveys the lease, and returns the survey's result. The earlier read may still show the lease as
+/// held.
 async fn see(host: &Reclaiming) -> (LeaseState, Version) {
     let (read, surveyed) = (host.request(&job(), Op::Read).await, host.request(&job(), Op::Survey).await);
     match (read, surveyed) {

@@ -22,7 +22,6 @@ use super::file::{misconfigured, out_of_reach};
 use super::{new_version, rights};
 use baton_base::clock::wall;
 
-/// The folder's name inside the store's folder.
 pub(super) const FOLDER: &str = "nodes";
 /// Description of the folder's content, for error messages.
 const KEEPS: &str = "the terms that nodes have announced";
@@ -45,12 +44,10 @@ pub(super) struct Announcements {
 }
 
 impl Announcements {
-    /// Creates a handle to the announcements in `folder`, an absolute path. Does not yet access the disk.
     pub fn new(folder: PathBuf) -> Self {
         Self { folder }
     }
 
-    /// Creates the folder if it does not exist, and removes incomplete files that killed writers left behind.
     pub fn create(&self) -> Result<(), StoreError> {
         let made = rights::make_folder(&self.folder);
         made.map_err(|error| failed(&self.folder, "the folder cannot be created", &error))?;
@@ -89,14 +86,12 @@ impl Announcements {
         write().map_err(|error| failed(&path, "cannot be written", &error))
     }
 
-    /// Returns the first `limit` bytes of a node's announcement, if there is one.
     pub fn get(&self, election: &ElectionName, node: &str, limit: u64) -> Result<Option<Bytes>, StoreError> {
         let path = self.path(election, node)?;
         let Some(folder) = self.open_election(election)? else { return Ok(None) };
         read(&folder, node, limit).map_err(|error| failed(&path, "cannot be read", &error))
     }
 
-    /// Returns the first `limit` bytes of each node's announcement, sorted by the node's name.
     pub fn all(&self, election: &ElectionName, limit: u64) -> Result<Vec<Bytes>, StoreError> {
         let Some(folder) = self.open_election(election)? else { return Ok(Vec::new()) };
         let mut all = Vec::new();
@@ -107,7 +102,6 @@ impl Announcements {
         Ok(all)
     }
 
-    /// Returns the nodes that have announced themselves, sorted by name, and the size of each announcement in bytes.
     pub fn list(&self, election: &ElectionName) -> Result<Vec<(String, u64)>, StoreError> {
         let Some(folder) = self.open_election(election)? else { return Ok(Vec::new()) };
         let mut listed = Vec::new();
@@ -160,7 +154,7 @@ impl Announcements {
         ))
     }
 
-    /// Opens the folder of an election's announcements. Returns `None` if no node has announced itself yet.
+    /// Returns `None` if no node has announced itself yet.
     fn open_election(&self, election: &ElectionName) -> Result<Option<OwnedFd>, StoreError> {
         let nodes = self.open()?;
         let of_election = self.folder.join(election.as_str());
@@ -175,8 +169,7 @@ impl Announcements {
         }
     }
 
-    /// Opens the folder. Fails if the folder does not exist, because the lost folder may have contained an announced
-    /// term.
+    /// Fails if the folder does not exist, because the lost folder may have contained an announced term.
     fn open(&self) -> Result<OwnedFd, StoreError> {
         let folder = open_folder(CWD, &self.folder).map_err(|error| self.unreadable(error))?;
         rights::refuse_open_folder(&self.folder)?;
@@ -210,7 +203,7 @@ fn open_folder(at: impl AsFd, path: impl Arg) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat(at, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Opens a node's announcement. Returns `None` if there is no regular file with this name. Never blocks on a pipe.
+/// Returns `None` if there is no regular file with this name. Never blocks on a pipe.
 fn open_file(folder: &OwnedFd, node: &str) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(folder, file_name_of(node), flags, Mode::empty()) {
@@ -257,12 +250,11 @@ fn tidy_up(nodes: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// True if a file has not changed for longer than `LEFT`. If the file is incomplete, its writer must have been killed.
 fn is_old(found: Stat) -> bool {
     u64::try_from(found.st_mtime).is_ok_and(|changed| changed + LEFT.as_secs() < wall().as_secs())
 }
 
-/// Returns the names in a folder. Skips names that are not UTF-8, because Baton never writes them.
+/// Skips names that are not UTF-8, because Baton never writes them.
 fn names(folder: &OwnedFd) -> io::Result<Vec<String>> {
     // Open the folder again: a new descriptor starts at the first name.
     let folder = open_folder(folder, ".")?;
@@ -291,7 +283,6 @@ fn file_name_of(node: &str) -> String {
     stem_of(node) + SUFFIX
 }
 
-/// Returns the node whose announcement has this file name, if any.
 fn node_of(file_name: &str) -> Option<String> {
     let node = file_name.strip_suffix(SUFFIX)?.replace('\u{1}', "/");
     Some(node).filter(|node| is_id(node))

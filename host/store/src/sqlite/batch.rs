@@ -18,7 +18,7 @@ pub(super) struct Batches<Q, A>(Mutex<(u64, Arc<Queue<Q, A>>)>);
 
 pub(super) struct Queue<Q, A> {
     pub waiting: Mutex<Vec<PendingRequest<Q, A>>>,
-    /// Permit to carry out all waiting requests. One of these requests holds the permit.
+    /// The waiting request that holds this permit carries out all waiting requests.
     pub turn: Arc<Semaphore>,
 }
 
@@ -40,7 +40,6 @@ impl<Q, A> Default for Queue<Q, A> {
 }
 
 impl<Q, A> Batches<Q, A> {
-    /// Returns the queue for the file that was last found at the database's path.
     pub fn of(&self, database: &Database) -> Arc<Queue<Q, A>> {
         let file = *database.files().borrow();
         let mut current = lock(&self.0);
@@ -69,7 +68,6 @@ impl<Q, A> PendingRequest<Q, A> {
         Self { request, answer }
     }
 
-    /// True if the caller is no longer waiting.
     pub fn is_given_up(&self) -> bool {
         self.answer.is_closed()
     }

@@ -21,8 +21,8 @@ pub struct BootClock {
     pub time_namespace: String,
     /// Returns the time since boot, including suspends. The time never goes backwards.
     pub clock: Arc<dyn Fn() -> Duration + Send + Sync>,
-    /// Returns the lower bound on elapsed time ([`Clock::least`]). Can be compared only with other values in this
-    /// process.
+    /// Returns a lower bound on the time that has passed ([`Clock::least`]). Can be compared only with other values in
+    /// this process.
     pub least: Arc<dyn Fn() -> Duration + Send + Sync>,
 }
 

@@ -12,10 +12,8 @@ use tokio::sync::watch;
 use super::file::{self, File};
 use crate::file_events::Watches;
 
-/// File names of a store's databases.
 pub(super) const FILES: [&str; 5] = ["lease.db", "state.db", "control.db", "history.db", "modules.db"];
 
-/// Returns the databases that are in the folder `dir`.
 pub(super) fn files_in(dir: &Path) -> impl Iterator<Item = PathBuf> {
     FILES.map(|name| dir.join(name)).into_iter().filter(|file| file.exists())
 }
@@ -28,8 +26,8 @@ pub(super) struct Database {
     schema: &'static str,
     /// Timeout for a request that waits for another client's transaction.
     busy: Duration,
-    /// The file that was last found at the path. If this file is moved away, the field keeps it until another file is
-    /// found at the path, so that a renewal notices the change.
+    /// The file that was last found at the path. If this file is moved away, the field still refers to it until another
+    /// file is found, so that a renewal notices the move.
     file: Mutex<Option<Arc<File>>>,
     /// The number of different files found at the path so far.
     files: watch::Sender<u64>,
@@ -47,7 +45,7 @@ pub(super) enum Intent {
 pub(super) type Step<T> = rusqlite::Result<Result<T, StoreError>>;
 
 impl Database {
-    /// Creates a handle to the database at an absolute path. Does not yet access the disk.
+    /// `path` must be absolute. Does not access the disk.
     pub fn new(path: PathBuf, keeps: &'static str, schema: &'static str, busy: Duration) -> Self {
         Self { path, keeps, schema, busy, file: Mutex::default(), files: watch::Sender::default() }
     }
@@ -96,20 +94,17 @@ impl Database {
         Ok(file)
     }
 
-    /// Returns a watch on the number of different files found at the path so far. Does not block.
     pub fn files(&self) -> watch::Receiver<u64> {
         self.files.subscribe()
     }
 
-    /// Asks the kernel to report when the file may have been moved away from its path. Returns true if this has already
-    /// happened.
+    /// Like [`File::watch_moves`]. Returns false if no file has been found yet.
     pub fn watch_moves(&self, watches: &Watches) -> bool {
         let file = self.last_found().clone();
         file.is_some_and(|file| file.watch_moves(watches))
     }
 
-    /// Asks the kernel to report each write to the file, and when the file is moved. Returns false if the kernel cannot
-    /// do this, or if no file has been found yet.
+    /// Like [`File::watch_changes`]. Returns false if no file has been found yet.
     pub fn watch_changes(&self, watches: &Watches) -> bool {
         let file = self.last_found().clone();
         file.is_some_and(|file| file.watch_changes(watches))
@@ -147,7 +142,7 @@ pub(super) fn missing(path: &Path, keeps: &str, was_there: bool) -> StoreError {
     )
 }
 
-/// Runs one transaction. Returns `None` if the file is no longer at its path.
+/// Returns `None` if the file is no longer at its path.
 fn attempt<T>(
     file: &File,
     db: &mut Connection,

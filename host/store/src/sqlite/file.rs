@@ -48,7 +48,7 @@ pub(super) struct File {
 }
 
 impl File {
-    /// Opens the file that is currently at `path`, if any.
+    /// Returns `None` if there is no file at `path`.
     pub fn open(path: &Path, busy: Duration) -> Result<Option<Self>, StoreError> {
         let pin = match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
             Ok(pin) => pin,
@@ -62,7 +62,6 @@ impl File {
         Ok(Some(file))
     }
 
-    /// True if this file is still at its path.
     pub fn in_place(&self) -> Result<bool, StoreError> {
         let own = rustix::fs::fstat(&self.pin).map_err(|error| self.unreadable(error))?;
         match rustix::fs::stat(&self.path) {
@@ -113,7 +112,7 @@ impl File {
         out_of_reach(&self.path, "cannot be inspected", &error, Some(error))
     }
 
-    /// Returns a connection for one request, or `None` if the path now refers to another file.
+    /// Returns `None` if the path now refers to another file.
     pub fn connection(&self) -> Result<Option<Connection>, StoreError> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         if let Some(connection) = idle {
@@ -140,7 +139,6 @@ impl File {
     }
 }
 
-/// Creates the folder, the file and its tables, if they do not exist.
 pub(super) fn create(path: &Path, schema: &str) -> Result<(), StoreError> {
     let dir = path.parent().unwrap_or(path);
     let no_folder = |error| out_of_reach(dir, "the folder cannot be created", &error, Errno::from_io_error(&error));
@@ -289,8 +287,8 @@ pub(super) fn misconfigured(path: &Path, why: impl Display) -> StoreError {
     StoreError::Misconfigured(format!("{}: {why}", path.display()))
 }
 
-/// Returns the error, with a remedy, for a file that cannot be accessed. SQLite does not report the reason, so this
-/// function looks for it in the file system.
+/// Returns an error with a remedy. If `why` is `None`, looks for the reason in the file system, because SQLite does not
+/// report it.
 pub(super) fn out_of_reach(path: &Path, what: &str, error: &dyn Display, why: Option<Errno>) -> StoreError {
     // If the path does not exist, check the folder that should contain it. A file system that does not count its blocks
     // or inodes reports 0 of 0.

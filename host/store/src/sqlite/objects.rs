@@ -238,7 +238,7 @@ fn suffix(object: VersionedObject) -> &'static str {
     }
 }
 
-/// Reads an election's object. Does not read the content if the object has the version `known`.
+/// Does not read the content if the object has the version `known`.
 pub(super) fn read(
     db: &Connection,
     table: &'static str,
@@ -260,8 +260,6 @@ pub(super) fn read(
     })
 }
 
-/// Replaces the object's content if the object has this version. If `version` is `None`, writes the object only if it
-/// does not exist.
 fn write(db: &Connection, table: &'static str, key: &str, version: Option<&Version>, content: &[u8]) -> Step<Version> {
     let next = match new_version() {
         Ok(next) => next,

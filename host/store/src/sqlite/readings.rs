@@ -41,7 +41,7 @@ struct Last {
     watches: Option<Arc<Watches>>,
     /// The number of the file that was last found at the path.
     file: u64,
-    /// Number of times so far that the kernel has reported an event or another file was found.
+    /// Number of times that the kernel has reported an event, or that another file was found at the path.
     told: u64,
     /// The time of each key's last read, and the object's version if the object existed.
     found: HashMap<String, (Instant, Option<Version>)>,
@@ -68,7 +68,6 @@ impl Last {
 }
 
 impl ReadRequest {
-    /// Returns the object's version according to this result, or `None` if the object does not exist.
     fn version(&self, reading: &Reading) -> Option<Version> {
         match reading {
             Reading::Nothing => None,

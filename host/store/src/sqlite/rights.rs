@@ -58,8 +58,8 @@ pub(super) fn give(file: &OwnedFd, dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the user and group that should own files that root creates in this folder; `None` if this process does not
-/// run as root. If root is not permitted to change the owner, root stays the owner.
+/// Returns the user and the group to which root should give its files in this folder. `None` if this process does not
+/// run as root. The callers ignore errors, because root may not be permitted to change the owner.
 fn owner_for_root(dir: &Path) -> io::Result<Option<(Uid, Gid)>> {
     if !geteuid().is_root() {
         return Ok(None);
@@ -92,8 +92,8 @@ pub(super) fn make_folder(path: &Path) -> io::Result<()> {
     File::open(above)?.sync_all()
 }
 
-/// True if the folder's group can write to the folder, and either new files inherit this group or the group is not this
-/// process's own.
+/// True if several users share the folder: its group can write to it, and either new files inherit this group or the
+/// group is not this process's own.
 fn is_shared(dir: &Stat) -> bool {
     let mode = Mode::from_raw_mode(dir.st_mode);
     mode.contains(Mode::WGRP) && (mode.contains(Mode::SGID) || dir.st_gid != getegid().as_raw())
@@ -119,7 +119,6 @@ pub struct Exposure {
     pub opens_files: bool,
 }
 
-/// Returns the part of the store in the folder `dir` that other users of the machine can access, if any.
 pub(super) fn reached_by_others(dir: &Path) -> Option<Exposure> {
     let found = stat(dir).ok().filter(|_| is_entered_by_others(dir))?;
     let open: Vec<String> = files_in(dir)

@@ -38,7 +38,6 @@ fn record(term: u64) -> Record {
     }
 }
 
-/// Returns a boot clock whose time the test sets in `seconds`.
 fn boot(name: &str, namespace: &str, seconds: &Arc<AtomicU64>) -> BootClock {
     let seconds = Arc::clone(seconds);
     let clock = Arc::new(move || Duration::from_secs(seconds.load(Ordering::SeqCst)));
@@ -52,7 +51,6 @@ async fn read(store: &SqliteStore) -> (LeaseState, Version, Option<Record>) {
     }
 }
 
-/// Repeats the request until the store is not busy.
 async fn settled(store: &SqliteStore, op: Op) -> Result<Reply, StoreError> {
     loop {
         match store.request(&job(), op.clone()).await {
@@ -428,7 +426,6 @@ async fn file_of_an_older_host_is_shared_with_it() {
     mark(9).await;
 }
 
-/// Creates elections in one store, and acquires the lease of each.
 async fn leased(store: &SqliteStore, elections: u128) -> Vec<(ElectionName, LeaseId)> {
     store.create().await.unwrap();
     let mut leased = Vec::new();

@@ -19,7 +19,7 @@ pub(crate) fn row(bytes: &[u8]) {
     DB.with(|(db, columns)| read(db, *columns, bytes)).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Creates a database whose table `lease` accepts columns of any type. Returns the database and the number of columns.
+/// Creates a database whose table `lease` accepts columns of any type.
 fn database() -> rusqlite::Result<(Connection, usize)> {
     let db = Connection::open_in_memory()?;
     db.execute_batch(row::SCHEMA)?;
@@ -27,7 +27,7 @@ fn database() -> rusqlite::Result<(Connection, usize)> {
     Ok((db, columns))
 }
 
-/// Removes the types of all columns of a table except the election's. Returns the number of columns.
+/// Removes the types of all columns of a table except the first, the election.
 fn make_typeless(db: &Connection, table: &str) -> rusqlite::Result<usize> {
     let columns: Vec<String> = db
         .prepare("SELECT name FROM pragma_table_info(?1)")?

@@ -1,16 +1,16 @@
 //! The claim: a term's right to change the document, and the document's content as last read or written by the term.
 //!
-//! Safety depends only on the conditional write. A write with an unknown outcome is repeated unchanged until the store
-//! reports that the write succeeded or that its condition failed. If the condition failed, the term reads the document,
-//! and adopts the document's version only if the document has the marks (random ids) of that write. Any other mark
-//! means that the term is over.
+//! Safety depends only on the conditional write. If the outcome of a write is unknown, the term repeats the same write
+//! until the store reports that the write succeeded or that its condition failed. If the condition failed, the term
+//! reads the document. If the document has the marks (random ids) of that write, the write has succeeded, and the term
+//! adopts the document's version. If the document has any other mark, the term is over.
 //!
 //! During a swap, no instance has to wait for the store. While the old instance is still running, its process claims
 //! the document for the next term in one additional write. The old instance's later commits are based on that claim.
 //!
-//! A node already reads the document for its first term while it requests the lease, or while it surveys the store
-//! because the leader is giving up the lease. If the document changes afterwards, the claim's condition fails, and the
-//! node reads the document again.
+//! Before its first term, a node reads the document while it requests the lease, or while it surveys the store because
+//! the leader is giving up the lease. If the document changes afterwards, the claim's condition fails, and the node
+//! reads the document again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,12 +51,11 @@ pub struct Handover(Arc<Mutex<Option<HandoverOffer>>>);
 #[derive(Clone, Default)]
 pub struct ReadAhead(Arc<Mutex<JoinSet<Found>>>);
 
-/// The stored document and its version, if there is one.
 type Found = Result<Option<(Version, Bytes)>, StoreError>;
 
 struct HandoverOffer {
     term: Term,
-    /// The mark of the claim for `term`. The claim may have been attempted without success.
+    /// The mark of the claim for `term`. The claim may have failed.
     claim: Mark,
     /// The document and its version, if both are known for certain.
     document: Option<(Version, Arc<Document>)>,
@@ -162,8 +161,8 @@ impl Claimant {
         Ok(Claim { document, history: Arc::new(AsyncMutex::new(history)) })
     }
 
-    /// Writes the claim of `term`. `ahead` is the mark of the claim that was made for this term in advance, if any. The
-    /// old instance may have committed since that claim.
+    /// `ahead` is the mark of the claim that was made for this term in advance, if any. The old instance may have
+    /// committed since that claim.
     async fn write_claim(
         &self,
         term: Term,
@@ -237,7 +236,7 @@ impl ReadAhead {
         drop(std::mem::take(&mut *self.lock()));
     }
 
-    /// Waits for the result of the read. Returns `None` if no read has been started.
+    /// Returns `None` if no read has been started, or if its task failed.
     async fn take(&self) -> Option<Found> {
         let mut reading = std::mem::take(&mut *self.lock());
         reading.join_next().await?.ok()

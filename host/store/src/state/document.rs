@@ -8,7 +8,6 @@ use baton_election::{HIGHEST_TERM, Term};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// The first bytes of every document.
 const MAGIC: &[u8] = b"baton state ";
 /// The format of the bytes that follow this byte: Postcard, <https://postcard.jamesmunns.com/wire-format>.
 const FORMAT: u8 = b'1';
@@ -126,8 +125,7 @@ impl Document {
         }
     }
 
-    /// Encodes the document. If it is large, does this on another thread, so that other tasks on this thread are not
-    /// delayed.
+    /// If the document is large, encodes it on another thread, so that other tasks on this thread are not delayed.
     pub(super) async fn encode_aside(self: &Arc<Self>) -> Result<Bytes, DocumentError> {
         if self.size() < LARGE {
             return self.encode();
@@ -136,8 +134,7 @@ impl Document {
         aside(move || document.encode()).await
     }
 
-    /// Decodes a document. If it is large, does this on another thread, so that other tasks on this thread are not
-    /// delayed.
+    /// If the document is large, decodes it on another thread, so that other tasks on this thread are not delayed.
     pub(super) async fn decode_aside(content: Bytes) -> Result<Self, DocumentError> {
         if (content.len() as u64) < LARGE {
             return Self::decode(&content);

@@ -20,7 +20,6 @@ use crate::file_events::{FileEvents, WatchFlags, Watches};
 /// incarnation is alive.
 const LOOKS: [u64; 8] = [0, 1, 2, 4, 8, 16, 32, 64];
 
-/// The known holders of leases, and the file events of their lock files.
 pub(crate) struct Deaths {
     folder: PathBuf,
     holders: watch::Sender<HashMap<ElectionName, Holder>>,
@@ -37,7 +36,6 @@ struct Holder {
 }
 
 impl Deaths {
-    /// Uses `events` to watch the incarnations whose lock files are in `folder`. Does not access any files yet.
     pub(crate) fn new(folder: PathBuf, events: Arc<FileEvents>) -> Self {
         Self { folder, holders: watch::Sender::default(), events, watched: Arc::default() }
     }
@@ -105,8 +103,7 @@ impl Deaths {
         }
     }
 
-    /// Records a check, and the number of events at the time of the check. Returns true if the death must be reported
-    /// now.
+    /// `count` is the number of events at the time of the check. Returns true if the death must be reported now.
     fn looked(&self, election: &ElectionName, place: &LockFileId, count: u64, is_gone: bool) -> bool {
         let mut is_news = false;
         self.holders.send_if_modified(|holders| {
@@ -131,7 +128,6 @@ impl Deaths {
     }
 }
 
-/// Makes the kernel report events of these lock files, and of no other files.
 fn watch(watches: &Watches, watched: &Mutex<HashMap<LockFileId, i32>>, folder: &Path, wanted: &HashSet<LockFileId>) {
     // No other thread changes the map in the meantime, because the permit allows only one file system call at a time.
     let mut now = lock(watched).clone();

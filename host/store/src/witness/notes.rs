@@ -30,7 +30,6 @@ const MOST_IDS: usize = 16;
 
 const TITLE: &str = "a lease of baton, format 1";
 
-/// A host's note about one lease.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Note {
     pub(crate) boot: String,
@@ -58,7 +57,7 @@ impl Note {
         self.ids.last().copied()
     }
 
-    /// Decodes a note. Returns `None` unless the bytes are exactly one note.
+    /// Returns `None` unless the bytes are exactly one note.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let mut lines = text.split('\n');
@@ -103,7 +102,7 @@ pub(crate) struct Taken {
 }
 
 impl Notes {
-    /// Prepares notes for the leases in the store with this URL.
+    /// `store` is the URL of the store.
     pub(crate) fn new(own: Arc<LockFile>, boot: String, store: String) -> Self {
         Self { own, boot, store }
     }
@@ -112,7 +111,6 @@ impl Notes {
         self.own.folder()
     }
 
-    /// True if this is the host's own incarnation.
     pub(crate) fn is_own(&self, incarnation: &str) -> bool {
         self.own.place().incarnation == incarnation
     }
@@ -199,8 +197,8 @@ impl Notes {
         self.names().is_ok_and(|names| names.iter().any(|name| is_others(name)))
     }
 
-    /// Removes the files that dead hosts left behind. A dead host's note stays if it is from this boot and either
-    /// belongs to this lease's holder or concerns another election or store.
+    /// Removes the files that dead hosts left behind. Keeps a dead host's note if it is from this boot, and if the host
+    /// holds this lease or the note is about another lease.
     pub(crate) fn tidy_up(&self, election: &ElectionName, holder: &str) -> io::Result<()> {
         let folder = open_folder(self.folder())?;
         for name in self.names()? {
@@ -282,7 +280,7 @@ fn unlink(folder: &OwnedFd, name: &str) -> io::Result<()> {
     }
 }
 
-/// Returns the file name of a note. Incarnations never contain a hyphen.
+/// Incarnations never contain a hyphen, so no two notes have the same file name.
 fn name(incarnation: &str, election: &ElectionName) -> String {
     format!("{incarnation}-{election}")
 }

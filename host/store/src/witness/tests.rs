@@ -60,7 +60,7 @@ fn host_is_dead_once_it_and_all_runners_have_exited() {
         let (mut host, mut other) = (Some(host), Some(other));
         if host_first {
             host = None;
-            // The runner is stopped. It can be resumed, so the host counts as alive.
+            // A stopped runner can be resumed, so the host counts as alive.
             other.as_ref().unwrap().stop();
         } else {
             other = None;

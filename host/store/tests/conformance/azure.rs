@@ -23,7 +23,7 @@ use super::{assert_lost, version_of};
 /// Time for which a caller waits for an answer: much less than a lease, but more than any answer needs on loopback.
 const CALLER_WAITS: Duration = Duration::from_millis(1500);
 
-/// A container in an emulator. Each case of the suite uses its own container.
+/// Each case of the suite uses its own container.
 pub struct Container {
     address: SocketAddr,
     name: String,

@@ -93,7 +93,6 @@ async fn large_module_may_take_as_long_as_a_slow_line_needs() {
     assert!(reading.await.unwrap() == Ok(Some(content)), "it came late");
 }
 
-/// Returns an error response.
 fn ends(status: &str, code: &str) -> String {
     format!("HTTP/1.1 {status}\r\nx-ms-error-code: {code}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
 }
@@ -122,7 +121,7 @@ async fn module_is_assembled_from_parts_of_one_version() {
     assert_eq!(answer, Ok(Some(text("0123456789abcdefghij"))));
     assert!(asked[0].contains("bytes=0-") && !asked[0].contains("if-match"), "{asked:?}");
     assert!(asked[1].contains("bytes=10-") && asked[1].contains("if-match: \"0x1\""), "{asked:?}");
-    // The store never requests more than `limit` bytes.
+    // The store returns at most `limit` bytes, and requests no second part once it has them.
     for limit in [7, 10] {
         assert_eq!(read(limit, vec![first()]).await.0, Ok(Some(text(&"0123456789"[..limit as usize]))));
     }

@@ -15,7 +15,6 @@ use baton_election::{Reply, StoreError, Version};
 use baton_store::conformance::suite;
 use baton_test_support::{azurite, fuse, patience, proxy, skipped};
 
-/// Returns the version in an answer. Panics if the answer contains none.
 #[track_caller]
 fn version_of(answer: Result<Reply, StoreError>) -> Version {
     match answer {

@@ -16,14 +16,12 @@ use crate::patience::Patience;
 use crate::skipped::skipped;
 use crate::suite::record;
 
-/// The environment variable that tells a child process its role.
 const ROLE: &str = "BATON_TEST_ROLE";
 const FOLDER: &str = "BATON_TEST_FOLDER";
 /// The start of a message to the parent process. The prefix distinguishes messages from the test harness's output,
 /// which also goes to stdout.
 const SAYS: &str = "\n@ ";
 
-/// A child process that uses the store. Dropping this value kills the process.
 struct Process {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -46,7 +44,6 @@ impl Process {
         Self { child, lines }
     }
 
-    /// Waits for the process's next message.
     fn hear(&mut self) -> String {
         self.lines
             .by_ref()
@@ -96,7 +93,6 @@ fn random_id() -> LeaseId {
     LeaseId::from_random(u128::from_be_bytes(bits))
 }
 
-/// Repeats a request until its outcome is known.
 async fn insist(store: &SqliteStore, election: &ElectionName, op: Op) -> Result<Reply, StoreError> {
     loop {
         match store.request(election, op.clone()).await {

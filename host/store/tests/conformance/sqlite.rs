@@ -17,7 +17,7 @@ use super::suite::{self, Backend, StoreBench, a, b, job, record, text};
 use super::{assert_lost, version_of};
 use crate::skipped::skipped;
 
-/// A store in its own folder. Each call to [`Backend::open`] returns a new handle, like that of another process.
+/// Each call to [`Backend::open`] returns a new handle, like that of another process.
 struct Folder(TempDir);
 
 async fn folder() -> Folder {
@@ -287,11 +287,10 @@ async fn wait_for(file: &Path) {
     panic!("nobody made {}", file.display());
 }
 
-/// A small disk, which is unmounted when this value is dropped.
 pub struct Disk(TempDir);
 
 impl Disk {
-    /// Mounts a disk. If this process has no right to mount, prints a message and returns `None`.
+    /// Returns `None`, and prints a message, if this process has no right to mount.
     pub fn mount() -> Option<Self> {
         Self::mount_with("size=512k")
     }
@@ -306,7 +305,6 @@ impl Disk {
         None
     }
 
-    /// The mount point.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
@@ -332,7 +330,7 @@ fn fill(dir: &Path) {
     while file.write(&[0; 512]).is_ok_and(|written| written > 0) {}
 }
 
-/// Applies `trouble` to a disk with a store. Returns the answers to a renewal and to a later read.
+/// Returns the answers to a renewal and to a read after `trouble`.
 async fn on_a_disk(trouble: impl FnOnce(&Path)) -> Option<(Result<Reply, StoreError>, Result<Reply, StoreError>)> {
     let disk = Disk::mount()?;
     let store = disk.store();

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use super::answers;
 
-/// A server that keeps every request that it receives. Dropping this value stops the server.
+/// Keeps every request that it receives.
 struct Server {
     address: SocketAddr,
     requests: Arc<Mutex<Vec<String>>>,
@@ -44,7 +44,6 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// Returns the requests whose first line contains `part`.
     fn requests(&self, part: &str) -> Vec<String> {
         let requests = self.requests.lock().unwrap();
         requests.iter().filter(|request| request.lines().next().unwrap_or_default().contains(part)).cloned().collect()
@@ -62,7 +61,6 @@ impl Drop for Server {
     }
 }
 
-/// Reads a whole request: the head, and a body of the announced length.
 fn read(client: &mut TcpStream) -> String {
     let mut request = Vec::new();
     let mut bytes = [0; 4096];

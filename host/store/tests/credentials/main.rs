@@ -18,7 +18,6 @@ use baton_store::StoreUrl;
 use baton_test_support::azurite::Azurite;
 use time::OffsetDateTime;
 
-/// The environment variable with the URL of the store to use.
 const STORE: &str = "BATON_TEST_STORE";
 const CONNECTION_STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 const CONTAINER: &str = "container";
@@ -73,7 +72,7 @@ async fn as_a_process_of_its_own() {
     }
 }
 
-/// Creates the container. Returns a SAS that grants these rights to the container.
+/// Returns a SAS that grants these rights to the new container.
 async fn container(azurite: &Azurite, rights: BlobSasPermissions) -> String {
     client(azurite).create().await.unwrap();
     signature(azurite, rights).await
@@ -89,7 +88,6 @@ fn client(azurite: &Azurite) -> ContainerClient {
     ClientBuilder::with_location(location, StorageCredentials::emulator()).container_client(CONTAINER)
 }
 
-/// All the rights that a host needs.
 fn enough() -> BlobSasPermissions {
     BlobSasPermissions { read: true, write: true, create: true, add: true, list: true, ..Default::default() }
 }

@@ -11,7 +11,7 @@ use crate::frozen::freeze;
 use crate::http::{fleet, launch, launch_with_lease};
 use crate::node::{GUARD, Node, until};
 
-/// Returns a listening socket and its URL. Clients can connect to it, but nothing answers them.
+/// Clients can connect to the socket, but nothing answers them.
 fn listen() -> (TcpListener, String) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -41,7 +41,7 @@ fn read_until(stream: &mut TcpStream, text: &str) -> String {
     read
 }
 
-/// Reads until the connection is reset. Panics if the connection ends in another way.
+/// Panics if the connection ends in any way other than a reset.
 fn read_to_reset(stream: &mut TcpStream) -> String {
     let mut read = Vec::new();
     let ended = stream.read_to_end(&mut read);
@@ -74,7 +74,6 @@ fn sending_request_is_reset_by_kill() {
     is_reset_by_a_kill("upload", "line 10 of term 1\n");
 }
 
-/// Returns the number of bytes that the other end of the connection has queued for sending.
 fn unsent(stream: &TcpStream) -> u64 {
     let hex = |address: std::net::SocketAddr| match address.ip() {
         std::net::IpAddr::V4(ip) => format!("{:08X}:{:04X}", u32::from_ne_bytes(ip.octets()), address.port()),
@@ -139,7 +138,7 @@ fn paused_leader_writes_nothing_when_it_resumes() {
     fleet.check_promises();
 }
 
-/// Waits until the guest reports the end of its wait. Returns the duration of the wait in milliseconds, and its result.
+/// Returns the duration of the guest's wait in milliseconds, and its result.
 fn wait_result(node: &Node) -> (u64, String) {
     let line = node.event("the end of the wait", |event| event.text("line").starts_with("after"));
     let mut words = line.text("line").splitn(4, ' ').skip(1);
@@ -166,7 +165,7 @@ fn response_wait_may_outlast_a_renewed_lease() {
     assert!(outlasts, "no wait outlasted its lease");
 }
 
-/// Returns true if the guest waits for longer than the lease, and then gets its answer.
+/// True if the guest waits for longer than the lease, and then gets its answer.
 fn wait_outlasts(lease: Duration) -> bool {
     let fleet = fleet();
     let (listener, url) = listen();

@@ -22,7 +22,7 @@ const FAILOVERS: usize = 200;
 /// shut down cleanly.
 const KILL_EVERY: usize = 100;
 
-/// The initial nodes. With four nodes, one of them polls soon after the lease becomes free.
+/// Four nodes, so that one of them polls soon after the lease becomes free.
 const NODES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
 
 fn fencing_server_sees_no_lower_term_over_200_failovers(fleet: Fleet) {
@@ -72,7 +72,6 @@ fn highest_term(requests: &[Request]) -> u64 {
     requests.iter().map(Request::term).max().unwrap_or(0)
 }
 
-/// Returns the name of the node that made the last request.
 fn leader(journal: &Journal, server: &Server) -> String {
     match server.requests().last().map(|request| request.header("baton-node").concat()) {
         Some(node) => node,

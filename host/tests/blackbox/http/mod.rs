@@ -18,7 +18,7 @@ fn fleet() -> Fleet {
     Fleet::new(Store::sqlite())
 }
 
-/// Prepares a node whose guest has this behavior and uses `url`. The node does not grant any requests yet.
+/// The node grants no requests. A caller whose guest needs a grant adds `--allow-http`.
 pub fn launch(fleet: &Fleet, name: &str, behaviour: &str, url: &str) -> Launch {
     launch_with_lease(fleet.lease(), fleet, name, behaviour, url)
 }
@@ -39,7 +39,6 @@ fn launch_with_times(lease: Duration, grace: &str, fleet: &Fleet, name: &str, be
         .flag("--env", format!("URL={url}"))
 }
 
-/// Waits until the node's guest prints that it rests. Returns the results that the guest has printed until then.
 fn results(fleet: &Fleet, node: &Node) -> Vec<String> {
     let lines = fleet.journal.wait(&format!("{} to rest", node.name), |events| {
         let own = |event: &&Event| event.from == node.name && event.name == "output";

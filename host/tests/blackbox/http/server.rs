@@ -16,14 +16,14 @@ pub struct Request {
     pub connection: usize,
     pub line: String,
     pub headers: Vec<String>,
-    /// The body. If it is chunked, this includes the chunk sizes and trailers.
+    /// Includes the chunk sizes and trailers if the body is chunked.
     pub body: String,
-    /// The body's bytes. Empty if the request has no `Content-Length`.
+    /// Empty if the request has no `Content-Length`.
     pub bytes: Vec<u8>,
 }
 
 impl Request {
-    /// The values of a header. The case of the name is ignored.
+    /// Ignores the case of the name.
     pub fn header(&self, name: &str) -> Vec<&str> {
         let pairs = self.headers.iter().filter_map(|line| line.split_once(':'));
         pairs.filter(|(key, _)| key.trim().eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()).collect()
@@ -33,7 +33,6 @@ impl Request {
         self.line.split(' ').nth(1).unwrap_or_default()
     }
 
-    /// The term in the `Baton-Term` header.
     pub fn term(&self) -> u64 {
         match self.header("baton-term")[..] {
             [term] => term.parse().expect("a number"),
@@ -42,9 +41,8 @@ impl Request {
     }
 }
 
-/// The server's reaction to a request.
 pub enum Reply {
-    /// Answers with this status line and this body. Headers may be appended to the status line.
+    /// A status line, to which headers may be appended, and a body.
     Answer(String, String),
     /// Does not answer, and keeps the connection open.
     Hang,
@@ -53,7 +51,6 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// Answers with status 200 and a body.
     pub fn ok(body: impl Into<String>) -> Self {
         Self::Answer("200 OK".to_owned(), body.into())
     }
@@ -66,16 +63,14 @@ struct Shared {
     stopped: AtomicBool,
 }
 
-/// A running server, which stops when this value is dropped.
+/// A server that stops when this value is dropped.
 pub struct Server {
-    /// The port on loopback.
     pub port: u16,
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,
 }
 
 impl Server {
-    /// Starts a server that replies to each request with the result of `answer`.
     pub fn start(answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let port = listener.local_addr().expect("a bound address").port();
@@ -102,7 +97,7 @@ impl Server {
         Self { port, shared, acceptor: Some(acceptor) }
     }
 
-    /// Returns the server's URL without a path. The host in the URL is an IP address, not a name.
+    /// The host in the URL is an IP address, not a name.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
@@ -111,7 +106,6 @@ impl Server {
         self.shared.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until the requests pass the test.
     pub fn wait<T>(&self, what: &str, mut test: impl FnMut(&[Request]) -> Option<T>) -> T {
         let mut requests = self.shared.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let mut patience = Patience::default();
@@ -155,7 +149,7 @@ fn serve(mut stream: TcpStream, connection: usize, shared: &Shared, answer: &dyn
     }
 }
 
-/// Reads the next request. Returns `None` if the connection ends before the request is complete.
+/// Returns `None` if the connection ends before the request is complete.
 fn read(reader: &mut BufReader<TcpStream>, connection: usize) -> Option<Request> {
     let line = read_line(reader)?;
     let mut headers = Vec::new();

@@ -20,8 +20,7 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/blackbox/http/tls").join(name)
 }
 
-/// Starts a server for `localhost` that serves `connections` connections with one request each. Returns the port, and a
-/// thread that returns the lines of the requests that arrived.
+/// Serves `connections` connections with one request each. The thread returns the lines of the requests.
 fn serve(connections: usize) -> (u16, JoinHandle<Vec<String>>) {
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()

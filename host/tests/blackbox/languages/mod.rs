@@ -160,7 +160,6 @@ impl Fleet {
         fleet
     }
 
-    /// Changes the fleet so that a successor waits until a dead leader's lease has expired.
     fn without_witness(mut self) -> Self {
         self.lease = "15s";
         self.has_witness = false;
@@ -215,7 +214,6 @@ impl Fleet {
         self.journal.wait(&format!("an instance above term {above}"), |events| events.iter().find(is_it).cloned())
     }
 
-    /// Waits for the start of an instance of `version` in a term above `above`.
     fn started_of(&self, version: &str, above: u64) -> Event {
         let is_it = |event: &&Event| event.name == "started" && event.term > above && event.text("module") == version;
         let what = format!("an instance of {version} above term {above}");
@@ -240,7 +238,6 @@ impl Fleet {
         }
     }
 
-    /// Checks that this term's instance returned on its own, before the grace was over.
     fn obeyed_within_the_grace(&self, started: &Event) {
         let find = |name: &str| {
             let is_it = |event: &&Event| event.name == name && event.term == started.term;
@@ -252,7 +249,6 @@ impl Fleet {
         }
     }
 
-    /// Returns the final state, as `baton state export` prints it.
     fn saved(&self) -> BTreeMap<String, Acknowledgement> {
         #[derive(Deserialize)]
         struct Exported {
@@ -271,7 +267,7 @@ impl Fleet {
     }
 }
 
-/// Removes the node with this name from the list and returns it. Dropping the node sends SIGKILL.
+/// Dropping the returned node kills it with SIGKILL.
 fn take(nodes: &mut Vec<Node>, name: &str) -> Node {
     let index = nodes.iter().position(|node| node.name == name).expect("a node of that name");
     nodes.remove(index)

@@ -66,8 +66,9 @@ fn take_over_from_one_another(mut fleet: Fleet) {
 
     let offers = fleet.workers.offers();
     no_lower_term_after_a_higher(&offers);
-    // A partition may be offered again in two cases only. After a swap: if its acknowledgement was not saved. Within a
-    // term: if the first worker's answer was late, and then to the other worker.
+    // The coordinator offers a partition twice in only two cases. After a swap, it repeats an offer whose
+    // acknowledgement was not saved. Within a term, if a worker's answer is late, it offers the partition to the other
+    // worker.
     let mut taken: BTreeMap<String, BTreeMap<&str, u64>> = BTreeMap::new();
     for offer in &offers {
         let terms = taken.entry(format!("partitions/{}", offer.partition)).or_default();
@@ -88,7 +89,7 @@ fn take_over_from_one_another(mut fleet: Fleet) {
     assert_eq!(offers.len(), all, "a saved partition is not offered again");
 }
 
-/// Returns the component with a custom section added at its end. The code is the same, but the digest differs.
+/// The code is the same for all labels, but the digest differs.
 fn relabelled(component: &Path, label: usize) -> Vec<u8> {
     numbered(std::fs::read(component).expect("the component is there"), label)
 }

@@ -13,7 +13,7 @@ use crate::patience::{LOOK, Patience, QUIET};
 pub struct Offer {
     pub worker: usize,
     pub partition: u64,
-    /// The term, from a header that the host adds. `node` and `election` also come from headers that the host adds.
+    /// `term`, `node` and `election` come from headers that the host adds.
     pub term: u64,
     pub node: String,
     pub election: String,
@@ -47,7 +47,7 @@ struct State {
 }
 
 impl Workers {
-    /// Starts `count` workers. They take the first offer of each partition in `hold`, but never answer that offer.
+    /// The workers take the first offer of each partition in `hold`, but never answer that offer.
     pub fn start(count: usize, hold: impl IntoIterator<Item = u64>, journal: Journal) -> Self {
         let shared = Arc::new(Shared::default());
         shared.state().to_hold.extend(hold);
@@ -64,7 +64,6 @@ impl Workers {
         &self.workers[worker].0
     }
 
-    /// Waits until a worker has taken the partition without answering the offer.
     pub fn held(&self, partition: u64) {
         self.wait(&format!("partition {partition} to be offered"), |state| state.held.contains_key(&partition));
     }
@@ -145,7 +144,6 @@ impl Shared {
     }
 }
 
-/// Reads the lines of a request's head, starting with the request line.
 fn read_head(stream: TcpStream) -> Option<(TcpStream, Vec<String>)> {
     stream.set_read_timeout(Some(QUIET)).ok()?;
     let lines = BufReader::new(&stream).lines();

@@ -130,7 +130,7 @@ fn bad_modules(signer: &Signer, source: &Source, with_slow: bool) -> Vec<(Offere
     bad
 }
 
-/// A module to put into a source. `bytes` is what the source serves: `whole` or a damaged copy of it.
+/// `bytes` is the content that the source serves: `whole`, or a damaged copy of it.
 struct Offered {
     whole: Vec<u8>,
     bytes: Vec<u8>,
@@ -154,7 +154,6 @@ impl Source {
         }
     }
 
-    /// Puts a good version into the source.
     fn publish(&self, fleet: &Fleet, version: &Version) {
         if matches!(self, Self::Store) {
             return fleet.push(version);
@@ -164,7 +163,6 @@ impl Source {
         self.offer(fleet, &Offered { whole: bytes.clone(), bytes, signature });
     }
 
-    /// Puts a module into the source, as any client with write access could.
     fn offer(&self, fleet: &Fleet, Offered { whole, bytes, signature }: &Offered) {
         let digest = Digest::of(whole);
         match self {

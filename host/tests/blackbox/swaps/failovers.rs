@@ -110,8 +110,7 @@ fn version_pushed_during_lease_loss_runs_on_next_leader(fleet: Fleet) {
     fleet.check_swaps();
 }
 
-/// Starts two nodes: alpha leads with this version, and beta has the version ready. Returns both nodes and alpha's
-/// term.
+/// Starts two nodes: alpha leads with the version `first`, and beta has this version ready. The number is alpha's term.
 fn pair(fleet: &Fleet, first: &Version, flags: &[(&str, &str)]) -> (Node, Node, u64) {
     fleet.push(first);
     let alpha = fleet.launch_pushed("alpha", flags).start();

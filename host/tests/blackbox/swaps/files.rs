@@ -119,7 +119,7 @@ fn bad_version_in_a_file_is_rolled_back_on_all_nodes() {
     fleet.check_the_count_after_crashes();
 }
 
-/// Starts a node that runs a version from a file. Returns the fleet, the file, the node and its term.
+/// Starts a node that runs the version `name` from a file. The number is the node's term.
 fn running(name: &str) -> (Fleet, PathBuf, Node, u64) {
     let fleet = Fleet::new(Store::sqlite());
     let first = fleet.version(name);

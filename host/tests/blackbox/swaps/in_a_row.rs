@@ -55,7 +55,6 @@ fn pushed_versions_are_swapped_in_turn(fleet: Fleet) {
         let next = scene.fleet.version(&format!("works {number}"));
         scene.fleet.push(&next);
         last = scene.fleet.runs(&next, last.term);
-        // The standby must prepare the version, too.
         scene.fleet.is_ready(&standby, &next);
     }
     let (swaps, failed) = scene.end(leader);
@@ -150,7 +149,6 @@ impl Scene {
 }
 
 impl Fleet {
-    /// Starts a node that gets its modules from `source`, and waits until it is a standby of `leader`.
     fn standby_from(&self, name: &str, source: impl AsRef<std::ffi::OsStr>, leader: &Node) -> Node {
         let node = self.launch_from(name, source, &[LONG_LEASE]).start();
         let knows = |event: &Event| event.name == "standby" && event.text("reason").contains(&leader.name);
@@ -159,7 +157,7 @@ impl Fleet {
     }
 }
 
-/// Replaces a file with a version's module. Uses a rename, as a deployment does.
+/// Renames a new file over `file`, as a deployment does.
 pub(super) fn put(file: &Path, version: &Version) {
     let new = file.with_extension("new");
     std::fs::copy(&version.path, &new).expect("the file is copied");

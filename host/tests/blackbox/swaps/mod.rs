@@ -27,7 +27,6 @@ const LONG_LEASE: (&str, &str) = ("--lease", "60s");
 const LONG_GRACE: (&str, &str) = ("--grace", "10s");
 
 impl Fleet {
-    /// Prepares a node that runs the current version in the store.
     fn launch_pushed(&self, name: &str, flags: &[(&str, &str)]) -> Launch {
         self.launch_from(name, format!("store://{ELECTION}"), flags)
     }
@@ -73,12 +72,10 @@ impl Fleet {
         self.beat(&what, |event| event.term > above && version.printed(event.text("line")))
     }
 
-    /// Waits until the node is ready to start this version.
     fn is_ready(&self, node: &Node, version: &Version) {
         node.event(&format!("`{}` to be ready", version.name), |event| is(event, "module_ready", version));
     }
 
-    /// Waits until the node has reported this version as rejected.
     fn rejected(&self, node: &Node, version: &Version) -> Event {
         node.event(&format!("`{}` to be rejected", version.name), |event| is(event, "version_rejected", version))
     }
@@ -87,14 +84,12 @@ impl Fleet {
         self.journal.events().into_iter().filter(|event| event.name == name).collect()
     }
 
-    /// Returns the number of instances that ended in terms after `earlier` and before `later`. Some terms end before
-    /// their instance starts, so there may be fewer instances than terms.
+    /// Some terms end before their instance starts, so there may be fewer ended instances than terms.
     fn between(&self, earlier: u64, later: u64) -> usize {
         self.events("ended").iter().filter(|event| event.term > earlier && event.term < later).count()
     }
 
-    /// Returns the number of this version's failed instances. On a busy machine, an instance may fail, and the host
-    /// then starts another instance.
+    /// Instances may fail on a busy machine. The host then starts another instance of the version.
     fn failures(&self, version: &Version) -> usize {
         let events = self.journal.events();
         let ran = |term| events.iter().any(|event| is(event, "started", version) && event.term == term);
@@ -102,12 +97,10 @@ impl Fleet {
         events.iter().filter(is_failure).count()
     }
 
-    /// Returns the number of this version's starts so far, on all nodes.
     fn starts(&self, version: &Version) -> usize {
         self.journal.events().iter().filter(|event| is(event, "started", version)).count()
     }
 
-    /// Waits until `test` returns true for the version's row in `baton modules`. Returns the row.
     fn row_until(&self, version: &Version, what: &str, test: impl Fn(&Value) -> bool) -> Value {
         until(&format!("`{}` {what}", version.name), || {
             let finished = self.command(&["modules", ELECTION, "--output=json"]);
@@ -120,7 +113,6 @@ impl Fleet {
         })
     }
 
-    /// Checks Baton's general promises, and the promises about swaps.
     fn check_swaps(&self) {
         self.check_promises();
         let events = self.journal.events();
@@ -163,7 +155,6 @@ impl Fleet {
         }
     }
 
-    /// Checks that `leader` is the only node that has led, and that it has never given up the lease.
     fn check_that_it_led_throughout(&self, leader: &Node) {
         let given_up = ["released", "release_failed", "leadership_lost", "ineligible", "shutting_down"];
         let broken = self.journal.events().into_iter().find(|event| {
@@ -198,7 +189,6 @@ fn one_instance_of_a_node(events: &[Event]) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that each line of output has a term.
 fn every_effect_has_a_term(events: &[Event]) -> Result<(), String> {
     match events.iter().find(|event| event.name == "output" && event.term == 0) {
         Some(event) => Err(format!("an effect without a term: {event:?}")),
@@ -206,7 +196,6 @@ fn every_effect_has_a_term(events: &[Event]) -> Result<(), String> {
     }
 }
 
-/// True if the node runs the version that this row of `baton modules` describes.
 fn runs_on(row: &Value, node: &str) -> bool {
     let nodes = row["nodes"].as_array().map(Vec::as_slice).unwrap_or_default();
     nodes.iter().any(|of| of["node"] == node && of["runs"] == true)

@@ -66,8 +66,8 @@ fn all_nodes_agree_after_fifty_pushes_with_crashes(fleet: Fleet) {
     fleet.check_the_count_after_crashes();
 }
 
-/// Waits until all nodes have fetched the only current version, and only the leader runs that version. Checks that the
-/// current version is not older than number `pushed`.
+/// Waits until all nodes have fetched the current version, and only the leader runs it. Checks that this version is not
+/// older than number `pushed`.
 fn all_agree(fleet: &Fleet, nodes: &[String], versions: &[Version], pushed: usize) {
     let current = until("one current version, and all nodes to have it", || {
         let finished = fleet.command(&["modules", ELECTION, "--output=json"]);

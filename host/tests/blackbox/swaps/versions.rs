@@ -19,7 +19,6 @@ pub struct Version {
 }
 
 impl Version {
-    /// Makes a version from these bytes without checking them.
     pub fn of(fleet: &Fleet, name: &str, bytes: &[u8]) -> Self {
         let path = fleet.home.path().join(format!("{}.wasm", name.replace(' ', "-")));
         std::fs::write(&path, bytes).expect("the file is written");
@@ -36,14 +35,13 @@ impl Version {
 }
 
 impl Fleet {
-    /// Makes a version. The first word of its name determines its behavior (see
-    /// `host/tests/http-guest/src/versions.rs`).
+    /// The first word of the version's name determines its behavior (see `host/tests/http-guest/src/versions.rs`).
     pub fn version(&self, name: &str) -> Version {
         Version::of(self, name, &component(name))
     }
 }
 
-/// Returns the guest with `name` instead of the placeholder. All versions have the same code, but different digests.
+/// Replaces the placeholder in the guest, so all versions have the same code, but different digests.
 pub fn component(name: &str) -> Vec<u8> {
     let mut bytes = std::fs::read(versions()).expect("the guest is built");
     let places: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at..].starts_with(NAME)).collect();

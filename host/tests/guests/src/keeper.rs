@@ -26,8 +26,8 @@ fn run(term: &Term) -> baton_sdk::Result {
     }
 }
 
-/// Saves a growing count. Each term also saves the range over which it has counted, so that a test can check afterwards
-/// that all commits form one history.
+/// Saves a growing count. Each term also saves the range of counts that it has saved, so that a test can check
+/// afterwards that all commits form one history.
 fn history(term: &Term) -> baton_sdk::Result {
     let mut count: u64 = match get("count") {
         Some(count) => String::from_utf8(count)?.parse()?,
@@ -52,7 +52,6 @@ fn history(term: &Term) -> baton_sdk::Result {
     Ok(())
 }
 
-/// Waits for a stop request, and then stops at once.
 fn rest(term: &Term) -> baton_sdk::Result {
     println!("resting in term {}", term.number());
     while term.sleep(Duration::from_secs(1 << 20)).is_ok() {}

@@ -19,12 +19,10 @@ pub struct Upload {
     pub answer: FutureIncomingResponse,
 }
 
-/// Gets a URL, and waits for the answer.
 pub fn get(url: &str, headers: Fields) -> Result<Answer, String> {
     finish(&begin(url, headers, None)?)
 }
 
-/// Posts a body in one piece, with trailers if there are any.
 pub fn post(url: &str, headers: Fields, body: &[u8], trailers: Option<Fields>) -> Result<Answer, String> {
     let upload = upload(url, headers)?;
     upload.out.blocking_write_and_flush(body).map_err(describe)?;
@@ -45,7 +43,6 @@ pub fn upload(url: &str, headers: Fields) -> Result<Upload, String> {
     Ok(Upload { out, body, answer })
 }
 
-/// Returns the host's reason for refusing a request.
 fn refusal(code: ErrorCode) -> String {
     match code {
         ErrorCode::InternalError(Some(reason)) => reason,
@@ -53,7 +50,6 @@ fn refusal(code: ErrorCode) -> String {
     }
 }
 
-/// Waits for a response's head.
 pub fn head(answer: &FutureIncomingResponse) -> Result<IncomingResponse, ErrorCode> {
     loop {
         answer.subscribe().block();
@@ -79,7 +75,7 @@ pub fn read(body: &IncomingBody) -> Result<String, String> {
     read_by(body, InputStream::blocking_read)
 }
 
-/// Reads a response's whole body with non-blocking reads in a loop.
+/// Reads the whole body. Polls the stream in a loop instead of blocking.
 pub fn read_without_waiting(body: &IncomingBody) -> Result<String, String> {
     read_by(body, InputStream::read)
 }

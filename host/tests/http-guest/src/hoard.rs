@@ -13,8 +13,8 @@ use crate::client;
 /// A number that exceeds every limit on the number of handles.
 const ENDLESS: usize = 60_000;
 
-/// Allocates objects until the host refuses one, and keeps all of them. Returns the number of objects, and the error
-/// with which the host refused the last one.
+/// Allocates objects until the host refuses one, and keeps all of them. Returns the number of objects and the host's
+/// error.
 pub fn hoard(what: &str, url: &str) -> Result<String, Failure> {
     Ok(match what {
         "nothing" => "0".to_owned(),
@@ -140,7 +140,6 @@ fn request() -> OutgoingRequest {
     OutgoingRequest::new(Fields::new())
 }
 
-/// A list of 400 header names without values.
 fn fields(_: usize) -> Result<Fields, Failure> {
     let entries: Vec<_> = (0..400).map(|n| (format!("n{n}"), Vec::new())).collect();
     Fields::from_list(&entries).map_err(|error| Failure::fatal(format!("{error:?}")))

@@ -21,7 +21,6 @@ thread_local! {
     static TEXTS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Adds text to the line that [`rest`] prints.
 macro_rules! say {
     ($($line:tt)*) => { TEXTS.with_borrow_mut(|texts| texts.push(format!($($line)*))) };
 }
@@ -53,7 +52,6 @@ fn run(term: &Term) -> baton_sdk::Result {
     }
 }
 
-/// Requests each of the URLs, prints the results, and waits for a stop request.
 fn get(term: &Term, urls: &str) -> baton_sdk::Result {
     for url in urls.split(' ') {
         match client::get(url, Fields::new()) {
@@ -199,8 +197,8 @@ fn flood(term: &Term, url: &str) -> baton_sdk::Result {
     rest(term)
 }
 
-/// Starts requests with endless bodies until the host refuses a request. The server answers each request before its
-/// body ends.
+/// Starts requests with endless bodies until the host refuses one. The server answers each request before its body
+/// ends.
 fn linger(term: &Term, url: &str) -> baton_sdk::Result {
     let mut kept = Vec::new();
     let refused = loop {

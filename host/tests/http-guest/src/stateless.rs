@@ -1,5 +1,5 @@
-//! A guest that causes effects as fast as it can, without state. Therefore, only the record and the nodes'
-//! announcements in the store show which term is being served.
+//! A guest that causes effects as fast as it can, without state. The current term is therefore stored only in the
+//! record and in the nodes' announcements.
 
 #![allow(clippy::disallowed_methods, reason = "a guest has no other clock")]
 

@@ -1,5 +1,5 @@
-//! A guest that the tests turn into many versions. Each version is this component with another name in it. The name's
-//! first word selects the behavior.
+//! A guest from which the tests make many versions: they replace the name in the compiled component. The name's first
+//! word selects the behavior.
 
 #![allow(clippy::disallowed_methods, reason = "a guest has no other clock")]
 
@@ -14,7 +14,6 @@ use wasip2::http::types::Fields;
 
 baton_sdk::coordinator!(run);
 
-/// The name of the version, which the tests replace in the compiled component.
 static NAME: [u8; 64] = *b"the name of this version, which the tests replace by another one";
 
 fn run(term: &Term) -> baton_sdk::Result {
@@ -35,7 +34,6 @@ fn run(term: &Term) -> baton_sdk::Result {
     }
 }
 
-/// Fails or stalls.
 fn fail(term: &Term, name: &str, behaviour: &str) -> baton_sdk::Result {
     println!("{name}: begins in term {}", term.number());
     match behaviour {

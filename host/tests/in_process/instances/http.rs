@@ -12,7 +12,6 @@ use super::guests::asks_over_http;
 use super::patience::Patience;
 use super::{GUARD, Lines, engine, gone, launcher_under};
 
-/// Returns the guest that sends HTTP requests, and its launcher.
 fn asking(behaviour: &str, url: &str) -> (Module, Launcher) {
     let grants = Grants::new(vec![url.parse().unwrap()]);
     let policy = Policy { http: HttpPolicy::new(grants, 64, None).unwrap(), ..Policy::default() };
@@ -72,7 +71,6 @@ async fn killed_instance_is_gone_after_its_requests() {
     }
 }
 
-/// Asserts that each connection has been reset.
 fn assert_reset(streams: Vec<TcpStream>) {
     for mut stream in streams {
         stream.set_nonblocking(true).unwrap();

@@ -35,12 +35,10 @@ const GUARD: Duration = Duration::from_secs(30);
 /// The length of the lease in the tests of the watchdog.
 const D: Duration = Duration::from_secs(60);
 
-/// Returns a launcher for the guest with this behavior.
 fn launcher(behaviour: &str) -> Launcher {
     launcher_under(Policy { limits: Limits { memory: 64 << 20, ..Limits::default() }, ..Policy::default() }, behaviour)
 }
 
-/// Returns a launcher for the guest with this behavior, under this policy.
 fn launcher_under(policy: Policy, behaviour: &str) -> Launcher {
     let clock = Clock::default();
     let watchdog = Watchdog::start(clock.clone(), |why, _| eprintln!("the watchdog ends this process: {why}"));
@@ -76,8 +74,7 @@ fn module() -> Module {
     Module::load(&engine(), &Guest::Beats.module()).unwrap()
 }
 
-/// Starts an instance whose deadline is the time `deadline` from now. Returns the instance, and the lines that it
-/// prints.
+/// Starts an instance whose deadline is `deadline` from now. Also returns the lines that the instance prints.
 fn start(behaviour: &str, deadline: Duration) -> (Instance, mpsc::UnboundedReceiver<String>) {
     let (module, launcher) = (module(), launcher(behaviour));
     let (sender, lines) = mpsc::unbounded_channel();
@@ -118,8 +115,8 @@ async fn many_busy_guests_on_few_threads_can_be_killed() {
     }
 }
 
-/// Checks that the host reports an instance that runs past its deadline as killed. The test does not kill the instance:
-/// it ends by itself, because the host refuses its effects.
+/// Checks that the host reports an instance as killed if it runs past its deadline. The test does not kill the
+/// instance: it ends by itself, because the host refuses its effects.
 async fn assert_reported_as_killed(behaviour: &str) {
     let (mut patience, mut deadline) = (Patience::default(), Duration::from_millis(300));
     loop {

@@ -16,7 +16,6 @@ use super::guests::Guest;
 use super::patience::Patience;
 use super::{GUARD, Lines, engine, gone, launcher};
 
-/// A coordinator with state, and its store.
 struct Keeper {
     module: Module,
     launcher: Launcher,
@@ -110,8 +109,8 @@ async fn stop_is_not_delayed_when_store_does_not_answer() {
     keeper.launcher.claim_ahead = CLAIM_AHEAD;
     let mut first = keeper.start(1, "rest");
     first.wait_for_line("resting in term 1").await;
-    // The store does not answer the next 9 requests. So the host retries the claim for longer than a stop waits for the
-    // claim.
+    // The store does not answer the next 9 requests. The host therefore keeps retrying the claim for longer than a stop
+    // waits for the claim.
     (0..9).for_each(|_| keeper.store.fail_next(Fault::Hold));
     assert_eq!(first.stop_for(2).await, End::Done);
     first.wait_for_line("stopped").await;

@@ -5,7 +5,7 @@ use baton_store::{History, PastTerm, VersionedObject, read_history};
 use super::*;
 
 impl Fleet {
-    /// Waits until the history has an entry for the term `term`, and the entry satisfies `test`.
+    /// Waits until the history has an entry for `term` that satisfies `test`.
     async fn past_term(&self, term: Term, test: impl Fn(&PastTerm) -> bool) -> PastTerm {
         let waits = async {
             loop {
@@ -45,7 +45,7 @@ async fn term_of_crashed_leader_is_closed_by_successor() {
     let after = fleet.past_term(next, |one| one.leaderless_ms.is_some()).await;
     assert_eq!((closed.ended.as_ref(), &after.ended), (Some(&after.begun), &None));
     assert!(after.leaderless_ms.unwrap() <= u64::try_from(leaderless.as_millis()).unwrap());
-    // A leader that hands off records when and why its term ended.
+    // When a leader hands off, it records the end of its term and the reason.
     let gamma = fleet.start("gamma");
     fleet.is_ready(&gamma).await;
     beta.end().await;

@@ -46,16 +46,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-/// The length of the leases.
 const LEASE: Duration = Duration::from_secs(15);
 
 /// Virtual time after which a wait fails.
 const PATIENCE: Duration = Duration::from_secs(2 * 3600);
 
-/// Interval at which a wait checks its condition.
 const POLL: Duration = Duration::from_millis(20);
 
-/// The store, the clock and the instances that nodes share.
 struct Fleet {
     store: MemoryStore,
     clock: Clock,
@@ -63,7 +60,6 @@ struct Fleet {
     instances: Instances,
 }
 
-/// The node settings that differ between tests.
 #[derive(Clone, Copy)]
 struct NodeSettings {
     priority: u8,
@@ -94,7 +90,7 @@ impl Fleet {
         fleet
     }
 
-    /// Publishes a module for an election. Each number results in a different module.
+    /// Publishes a module for an election. Different numbers give different modules.
     async fn push(&self, election: &ElectionName, number: u32) -> Digest {
         let bytes = component(number);
         let (digest, size) = (Digest::of(&bytes), bytes.len() as u64);
@@ -200,7 +196,6 @@ impl Fleet {
         until(&format!("{} to lead {election}", node.name), running).await
     }
 
-    /// Waits until a node announces that it is ready to lead.
     async fn is_ready(&self, node: &TestNode) {
         self.announced(node, |announcement| {
             announcement.ineligible.is_none() && !announcement.holds.is_empty() && announcement.steered.is_some()
@@ -208,7 +203,6 @@ impl Fleet {
         .await;
     }
 
-    /// Waits until a node's announcement for the first election satisfies `test`.
     async fn announced(&self, node: &TestNode, test: impl Fn(&Announcement) -> bool) {
         let waits = async {
             loop {
@@ -226,7 +220,6 @@ impl Fleet {
         timeout(PATIENCE, waits).await.unwrap_or_else(|_| panic!("the announcement of {} does not come", node.name));
     }
 
-    /// Sends a steering command for the first election, as an operator would.
     async fn steer(&self, command: SteeringCommand) -> SteerResult {
         self.steer_because(command, None).await
     }
@@ -257,7 +250,6 @@ fn timing() -> Timing {
     Timing::new(LEASE, memory::LEASE_RANGE, Duration::from_secs(5), 64 << 20).unwrap()
 }
 
-/// Waits until `find` returns a value.
 async fn until<T>(what: &str, find: impl Fn() -> Option<T>) -> T {
     let waits = async {
         loop {
@@ -270,7 +262,6 @@ async fn until<T>(what: &str, find: impl Fn() -> Option<T>) -> T {
     timeout(PATIENCE, waits).await.unwrap_or_else(|_| panic!("waited in vain for {what}"))
 }
 
-/// A running node.
 struct TestNode {
     name: String,
     incarnation: String,
@@ -289,13 +280,11 @@ impl TestNode {
         events.filter(|event| event["event"] == name).collect()
     }
 
-    /// Waits for an event that satisfies `test`.
     async fn event(&self, name: &str, test: impl Fn(&Value) -> bool) -> Value {
         let what = format!("the event {name} of {}", self.name);
         until(&what, || self.logged(name).into_iter().find(&test)).await
     }
 
-    /// Shuts the node down in an orderly way.
     async fn end(self) {
         self.shutdown.send_replace(Shutdown::Requested);
         timeout(PATIENCE, self.task).await.expect("the node ends").unwrap();
@@ -307,14 +296,12 @@ impl TestNode {
     }
 }
 
-/// A node's connection to the store, which a test can cut.
 #[derive(Clone, Default)]
 struct Network {
     is_cut: Arc<AtomicBool>,
 }
 
 impl Network {
-    /// Makes all of the node's requests fail, or lets all of them pass again.
     fn cut(&self, is_cut: bool) {
         self.is_cut.store(is_cut, Ordering::Relaxed);
     }
@@ -332,7 +319,7 @@ impl Interceptor<MemoryStore> for Network {
 
 // ---- scripted instances ----
 
-/// All instances so far. Clones of this value share one list.
+/// Clones of this value share one list of instances.
 #[derive(Clone, Default)]
 struct Instances {
     all: Arc<Mutex<Vec<ScriptedState>>>,
@@ -342,27 +329,23 @@ struct Instances {
 }
 
 impl Instances {
-    /// The latest term that has begun in any election, or 0 if no term has begun.
+    /// The term of the latest instance in any election, or 0 if there is none.
     fn latest(&self) -> Term {
         self.all.lock().unwrap().last().map_or(0, |last| last.term)
     }
 
-    /// The module of the latest instance that still runs, if any.
     fn running_module(&self) -> Option<Digest> {
         self.all.lock().unwrap().iter().rfind(|one| !one.is_gone).map(|one| one.module)
     }
 
-    /// The number of terms that have begun with a module.
     fn starts_of(&self, module: Digest) -> usize {
         self.all.lock().unwrap().iter().filter(|one| one.module == module).count()
     }
 
-    /// The node on which the latest term began.
     fn leader(&self) -> String {
         self.all.lock().unwrap().last().expect("a term has begun").node.clone()
     }
 
-    /// Makes all instances ignore requests to stop.
     fn ignore_stops(&self) {
         self.ignore_stops.store(true, Ordering::Relaxed);
     }
@@ -373,7 +356,6 @@ impl Instances {
         all.iter_mut().filter(|one| one.term == term).for_each(|one| one.is_gone = true);
     }
 
-    /// Makes the instance of this term end by itself, with the result `end`.
     fn end(&self, term: Term, end: End) {
         let mut all = self.all.lock().unwrap();
         all.iter_mut().find(|one| one.term == term).expect("an instance").end(end);
@@ -505,7 +487,7 @@ impl Drop for ScriptedInstance {
 
 // ---- modules ----
 
-/// Prepares modules in this process. All tests share the results, so each module is compiled only once.
+/// Prepares modules in this process. The tests share the compiled modules, so each module is compiled only once.
 struct InProcess;
 
 static PREPARED: LazyLock<Mutex<HashMap<Digest, Module>>> = LazyLock::new(Mutex::default);
@@ -524,7 +506,7 @@ impl Prepare for InProcess {
     }
 }
 
-/// A command component that does nothing. Each number results in a different component.
+/// A command component that does nothing. Different numbers give different components.
 fn component(number: u32) -> Bytes {
     let text = format!(
         r#"(component

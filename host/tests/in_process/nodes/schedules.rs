@@ -5,7 +5,6 @@ use baton_store::steering::{self, CommandOrigin, EditError, Steering, SteeringEr
 
 use super::*;
 
-/// The interval between two runs.
 const INTERVAL: Duration = Duration::from_secs(600);
 const SCHEDULED: NodeSettings = NodeSettings {
     priority: 100,
@@ -16,7 +15,6 @@ const SCHEDULED: NodeSettings = NodeSettings {
 };
 
 impl Fleet {
-    /// Waits until an instance runs, and returns its node, term and due time.
     async fn runs(&self) -> (String, Term, Duration) {
         until("a run", || {
             let instances = self.instances.all.lock().unwrap();
@@ -26,7 +24,7 @@ impl Fleet {
         .await
     }
 
-    /// The recorded due times of the last begun and of the last completed run.
+    /// The due times of the last run that has begun and of the last run that has completed, as the record states them.
     async fn recorded(&self) -> (Duration, Duration) {
         let read = self.store.request(&self.elections[0], Op::Read).await;
         let Ok(Reply::Read(snapshot)) = read else { panic!("{read:?}") };
@@ -64,7 +62,7 @@ async fn run_of_crashed_leader_is_repeated_and_next_waits() {
     fleet.is_completed(due).await;
     beta.event("next_run", |event| event["due"] == "1970-01-01T00:20:00Z").await;
 
-    // The leader that waits for the next run hands it over.
+    // If a leader shuts down while it waits for the next run, its successor begins that run.
     let gamma = fleet.start_with("gamma", SCHEDULED);
     fleet.is_ready(&gamma).await;
     beta.end().await;

@@ -8,7 +8,6 @@ use super::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Starts alpha, waits until it leads, and then starts the other nodes.
 async fn led_by_alpha<const N: usize>(others: [&str; N]) -> (Fleet, TestNode, [TestNode; N], Term) {
     let fleet = Fleet::new(&["fleet"]).await;
     let alpha = fleet.start("alpha");

@@ -7,7 +7,6 @@ use baton_modules::{Cache, Compiler, PrepareError, Preparer};
 use super::modules::command;
 use super::{offer, preparer};
 
-/// A preparer with a cache in `folder`.
 fn with_cache(folder: &Path) -> Preparer {
     // Keep the key outside the cache folder, as a host does.
     let key = folder.with_extension("key");

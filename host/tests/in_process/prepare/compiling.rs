@@ -17,7 +17,6 @@ use super::{offer, preparer, program};
 /// More CPU time than any compilation in these tests needs.
 const ENOUGH: Duration = Duration::from_secs(60);
 
-/// A preparer whose compiler is a shell script with these lines.
 fn script(lines: &str) -> (TempDir, Preparer) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("compiler");
@@ -26,12 +25,12 @@ fn script(lines: &str) -> (TempDir, Preparer) {
     (folder, Preparer { compiler: Compiler::in_program(path), ..preparer() })
 }
 
-/// A preparer whose compiler writes its pid to a file first.
+/// A preparer whose compiler writes its pid to the file `pid` before it compiles.
 fn with_pid_file() -> (TempDir, Preparer) {
     script(&format!("echo $$ >pid.new; mv pid.new pid; exec {} \"$@\"", program().display()))
 }
 
-/// Waits for a compiler's pid file in `folder`. Returns the process's folder in `/proc`.
+/// Waits until a compiler has written its pid to `folder`. Returns the compiler's folder in `/proc`.
 async fn process(folder: &Path) -> PathBuf {
     until("the compiler has started", || std::fs::read_to_string(folder.join("pid")).is_ok()).await;
     Path::new("/proc").join(std::fs::read_to_string(folder.join("pid")).unwrap().trim())

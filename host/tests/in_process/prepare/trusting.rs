@@ -68,7 +68,7 @@ async fn module_is_refused_without_trusted_signature() {
     let signature = signer.sign(&bytes);
     assert_eq!(distrust(&preparer, &offer(bytes.clone())).await, Distrust::Unsigned);
     assert_eq!(distrust(&preparer, &signed(bytes.clone(), stranger.sign(&bytes))).await, Distrust::UnknownKey(1));
-    // These signatures are valid, but they belong to another module.
+    // These signatures are valid, but for another module.
     assert_eq!(distrust(&preparer, &signed(command(2), signature.clone())).await, Distrust::Wrong);
     assert_eq!(distrust(&preparer, &signed(command(2), signer.sign_legacy(&bytes))).await, Distrust::Wrong);
     for at in [0, 8, bytes.len() / 2, bytes.len() - 1] {
@@ -108,7 +108,7 @@ async fn key_rotation_works_while_both_keys_are_trusted() {
     later.prepare(&by_new).await.unwrap();
     assert_eq!(distrust(&later, &by_old).await, Distrust::UnknownKey(1));
 
-    // Check the same with both keys in one file.
+    // The two keys may also be in one file.
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("keys");
     let keys = [old.public(), new.public()].map(|file| std::fs::read_to_string(file).unwrap());

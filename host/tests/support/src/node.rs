@@ -104,8 +104,8 @@ impl Journal {
         self.wait_for_the_last(what, |events| test(events).ok_or(0))
     }
 
-    /// Like [`Journal::wait`], but for a condition that takes a long time to become true. Until then, `test` returns
-    /// its progress so far as `Err`. The timeout restarts whenever the progress grows.
+    /// Like [`Journal::wait`], but for a condition that takes a long time to become true. While the condition is false,
+    /// `test` returns its progress as `Err`. The timeout restarts whenever the progress grows.
     pub fn wait_for_the_last<T>(&self, what: &str, mut test: impl FnMut(&[Event]) -> Result<T, u64>) -> T {
         let (mut patience, mut furthest) = (Patience::default(), 0);
         let mut events = self.lock();
@@ -423,7 +423,7 @@ impl Node {
         });
     }
 
-    /// The host's POSIX locks. Only SQLite takes locks of this kind.
+    /// Only SQLite takes locks of this kind.
     fn record_locks(&self) -> Vec<String> {
         let locks = std::fs::read_to_string("/proc/locks").expect("the system lists its locks");
         let pid = self.pid().to_string();
@@ -507,7 +507,6 @@ impl fmt::Debug for Finished {
     }
 }
 
-/// Writes the cache key for the hosts whose home is `home`.
 fn make_cache_key(home: &Path) {
     let folder = home.join(".local/state/baton");
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -560,7 +559,6 @@ pub fn with_descriptors(command: &Command, limit: &str) -> Command {
     after(Command::new("sh"), command, &format!("ulimit {limit}"))
 }
 
-/// Makes `shell` run `setup` and then exec `command`.
 fn after(mut shell: Command, command: &Command, setup: &str) -> Command {
     shell.args(["-ec", &format!("{setup}\nexec \"$0\" \"$@\"")]);
     shell.arg(command.get_program()).args(command.get_args()).env_clear();

@@ -38,7 +38,6 @@ pub struct Patience {
 pub struct InVain;
 
 impl Default for Patience {
-    /// A timeout of [`QUIET`].
     fn default() -> Self {
         Self::of(QUIET)
     }

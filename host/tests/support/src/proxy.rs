@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use crate::patience::{LOOK, Patience};
 
-/// Handling of requests and answers by the proxy.
+/// Determines how the proxy handles requests and answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// The proxy forwards requests and answers unchanged.

@@ -1,7 +1,7 @@
 //! Scheduled runs: the choice of the next run, and the time without an instance between two runs.
 //!
-//! A run repeats until it is completed. Its due time is recorded together with the term that begins it, and `completed`
-//! is recorded before the next term. So a due time that is recorded as begun and not as completed is run again.
+//! A run repeats until it completes. The record names the run's due time as `begun` together with the term that begins
+//! the run, and as `completed` before the next term. A due time that is only `begun` runs again.
 
 use core::time::Duration;
 
@@ -12,14 +12,13 @@ use crate::port::Report;
 use crate::record::Record;
 use crate::schedule::{Missed, ScheduledRun};
 
-/// Difference between nodes' clocks that is no reason to set the progress back: as long as a run may be late.
+/// Largest accepted difference between the nodes' clocks. If the recorded progress is further ahead than this, a clock
+/// was wrong, and a change of the schedule sets the progress back.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(600);
-/// Smallest step back of the wall clock after which the next run is chosen again.
+/// Smallest backward step of the wall clock after which the holder chooses the next run again.
 const CLOCK_STEP: Duration = Duration::from_secs(10);
 
-/// The next activity of a holder.
 enum NextActivity {
-    /// Begin a term with an instance.
     Serve,
     /// Lead without an instance until this due time, if there is one.
     Wait(Option<Duration>),
@@ -42,7 +41,7 @@ impl Holding {
         }
     }
 
-    /// Leads without an instance until the next due time.
+    /// Ends the current stage, so that this node chooses the next activity again now.
     pub(super) fn stay_idle(&mut self, context: &Context) {
         self.stage = Stage::Resting { until: context.time() };
     }
@@ -56,15 +55,14 @@ impl Holding {
         }
     }
 
-    /// Chooses the next run again after an operator's command.
     pub(super) fn schedule_changed(&mut self, context: &Context) {
         if matches!(self.stage, Stage::Idle { .. }) {
             self.stay_idle(context);
         }
     }
 
-    /// Writes the progress of the scheduled runs if it has changed since the last write. Returns true if so: the next
-    /// activity is chosen again after the write.
+    /// Writes the progress of the scheduled runs if it has changed since the last write. Returns true if it has
+    /// changed. The holder then chooses the next activity again after the write.
     fn note_progress(&mut self, context: &Context) -> bool {
         let progress = &context.memory.progress;
         let Some(record) = self.writer.record().filter(|record| record.progress != *progress) else { return false };
@@ -75,7 +73,6 @@ impl Holding {
 }
 
 impl Context {
-    /// The run that is begun and not completed, if the election has a schedule.
     pub(super) fn unfinished_run(&self) -> Option<ScheduledRun> {
         self.settings.schedule.as_ref()?;
         self.memory.progress.as_ref()?.unfinished()
@@ -87,7 +84,6 @@ impl Context {
         !is_scheduled || record.progress.as_ref().is_none_or(|progress| progress.unfinished().is_some())
     }
 
-    /// Notes that a run is completed.
     pub(super) fn complete(&mut self, run: ScheduledRun) {
         let now = whole_seconds(self.now.wall);
         let skips = self.settings.schedule.as_ref().is_some_and(|schedule| schedule.missed == Missed::Skip);
@@ -95,7 +91,7 @@ impl Context {
         progress.begun = progress.begun.max(run.due);
         progress.completed = progress.completed.max(run.due);
         if skips {
-            // Due times during the run are missed.
+            // Due times that passed during the run count as missed.
             progress.from = progress.from.max(now);
         }
     }
@@ -147,7 +143,7 @@ impl Context {
     }
 }
 
-/// Rounds down to whole seconds, which the stores keep.
+/// Rounds down to whole seconds, because the stores save times in seconds.
 fn whole_seconds(time: Duration) -> Duration {
     Duration::from_secs(time.as_secs())
 }

@@ -132,7 +132,6 @@ impl Holding {
         is_resting && !self.writer.is_busy() && self.length > context.settings.timing.lease()
     }
 
-    /// Handles the answer to a renewal that was sent at `sent`.
     pub(super) fn renewed(
         &mut self,
         context: &mut Context,
@@ -194,7 +193,8 @@ impl Holding {
         }
     }
 
-    /// Handles the certain loss of the lease: kills the instance without grace, or returns to standby if there is none.
+    /// Handles the loss of the lease once the loss is certain. Kills the instance without grace, or returns to standby
+    /// if there is no instance.
     pub(super) fn lose(&mut self, context: &mut Context, why: String) -> Option<Role> {
         let since_renewal = context.time().since(self.renewed);
         context.report(Report::Lost { reason: why.clone(), since_renewal });

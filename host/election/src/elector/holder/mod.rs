@@ -55,7 +55,6 @@ pub(super) struct Holding {
     leave: Option<LeaveReason>,
 }
 
-/// The current activity of a holder, or the event that it waits for.
 #[derive(Debug, Clone, Hash)]
 enum Stage {
     /// Another instance may still be running.
@@ -133,7 +132,7 @@ impl Holding {
         holding
     }
 
-    /// The times at which the timers are due. No request is sent under a lease that is known to be lost.
+    /// No timer sends a request under a lease that is known to be lost.
     pub(super) fn timers(&self, context: &Context) -> Timers<14> {
         let timing = &context.settings.timing;
         let instance = if let Stage::Serving(serving) = &self.stage { Some(serving) } else { None };

@@ -19,12 +19,10 @@ use crate::timing::Time;
 pub(super) struct Serving {
     pub(super) term: Term,
     pub(super) version: ModuleVersion,
-    /// The scheduled run that the instance carries out, if the election has a schedule.
     pub(super) run: Option<ScheduledRun>,
     pub(super) started: Time,
     /// The time at which this node learned that the guest is running.
     pub(super) begun: Option<Time>,
-    /// The end of the grace period, once the instance has been asked to stop.
     pub(super) grace_ends: Option<Time>,
     pub(super) killed: Option<Killed>,
     /// True if the instance's process was killed or is exiting, but the operating system has not finished removing it.
@@ -32,7 +30,6 @@ pub(super) struct Serving {
     /// True if the instance was not gone by [`Holding::abort_at`].
     pub(super) overdue: bool,
     pub(super) healthy: bool,
-    /// The reason why the lease is lost, if the lease is known to be lost.
     pub(super) lost: Option<String>,
     /// The reason to reject the version once the instance is gone, if any.
     pub(super) rejected: Option<String>,

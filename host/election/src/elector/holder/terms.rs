@@ -36,7 +36,6 @@ impl FailureStreak {
     }
 }
 
-/// The reason why the holder gives up the lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum LeaveReason {
     Shutdown,
@@ -44,7 +43,6 @@ pub(super) enum LeaveReason {
     StepDown(String),
     /// The node must not lead, for this reason.
     Ineligible(String),
-    /// There is no version left that this node may run.
     NothingToServe,
     Over,
 }
@@ -168,8 +166,7 @@ impl Holding {
 
     pub(super) fn claim(&mut self, context: &mut Context) {
         let mut record = context.next_record(self.writer.record(), self.length);
-        // The module of the streak ran last, so its failures still count, even if the record has named another module
-        // since.
+        // The streak's module ran last. Its failures count even if the record has since named another module.
         if self.streak.module == record.module {
             record.failures = self.streak.failures;
         }
@@ -209,7 +206,8 @@ impl Holding {
             return;
         }
         if runs {
-            // The run may still complete while it stops, so whether the next term repeats it is not known yet.
+            // The run may still complete while its instance stops. Only then is it known whether the next term repeats
+            // the run.
             let message = replacement(context);
             return self.stop(context, StopReason::Replaced, &message);
         }
@@ -270,7 +268,6 @@ impl Holding {
     }
 }
 
-/// The message to an instance that another version replaces.
 fn replacement(context: &Context) -> String {
     format!("module {} replaces this one", context.versions.digest().unwrap_or_default())
 }

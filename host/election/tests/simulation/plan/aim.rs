@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Draws faults that occur at the moment of a host's action, or shortly after it.
 pub(super) fn draw_aimed(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant) -> Vec<Aimed> {
     let mut aimed = Vec::new();
     if rng.per_mille(650) {

@@ -68,7 +68,6 @@ pub enum Witness {
 }
 
 impl Witness {
-    /// True if hosts reclaim leases with the help of notes.
     pub fn has_notes(self) -> bool {
         matches!(self, Self::Notes | Self::NotesForgetTheRunner | Self::NotesForgetTheRecord)
     }
@@ -91,7 +90,7 @@ pub struct SchedulePlan {
     pub skips: bool,
     /// True if hosts with odd numbers have a schedule with a period of twice the length.
     pub is_mixed: bool,
-    /// The difference between the wall clocks of two hosts whose numbers follow each other.
+    /// The amount by which each host's wall clock is ahead of the previous host's.
     pub skew: Duration,
 }
 
@@ -140,7 +139,6 @@ pub enum Command {
     },
 }
 
-/// A fault, or an action that a person takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
     /// The process crashes, and restarts after a while.
@@ -183,7 +181,6 @@ pub enum Fault {
         of: Option<Ask>,
     },
     Command(Command),
-    /// The host's machine is under maintenance for a while.
     Maintain {
         host: usize,
         length: Duration,
@@ -194,7 +191,6 @@ pub enum Fault {
         host: usize,
         length: Duration,
     },
-    /// An operator breaks the lease.
     Break {
         period: Duration,
     },
@@ -219,7 +215,6 @@ pub enum Fault {
     Outside {
         length: Option<Duration>,
     },
-    /// The outside client releases the lease.
     OutsideReturns,
     /// A host receives a plan, which may have no module.
     Publish {
@@ -243,22 +238,18 @@ pub enum Fault {
     },
 }
 
-/// A fault that one of a host's actions triggers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Aimed {
     /// Actions before this time do not trigger the fault.
     pub from: Instant,
     pub host: usize,
     pub moment: Moment,
-    /// The time from the action to the fault.
     pub after: Duration,
     pub fault: Fault,
 }
 
-/// An action of a host that can trigger a fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Moment {
-    /// The host sends a request of this kind.
     Asks(Ask),
     /// A renewal succeeds.
     Extends,
@@ -308,7 +299,6 @@ pub const ASKS: [Ask; 9] = [
     Ask::Claim,
 ];
 
-/// The way in which the store fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Outage {
     Hang,
@@ -321,7 +311,6 @@ pub enum Outage {
     Unwritable,
 }
 
-/// The network's effect on one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fate {
     /// The time that the request takes to reach the store; `None` if the request is lost.

@@ -119,7 +119,6 @@ impl World {
         }
     }
 
-    /// Changes the slew of one of the host's clocks.
     pub(super) fn slew(&mut self, host: usize, ppm: i64) {
         let now = self.now;
         self.hosts[host].slewed.0 = ppm;

@@ -23,7 +23,6 @@ impl World {
         }
     }
 
-    /// Sends a message to all other hosts.
     pub(super) fn tell_others(&mut self, host: usize, incarnation: u32, word: &Word) {
         if self.plan.links == Links::None {
             return;
@@ -54,7 +53,6 @@ impl World {
         }
     }
 
-    /// Tells the other hosts that a process has ended.
     pub(super) fn falls_silent(&mut self, host: usize, incarnation: u32) {
         if self.plan.links != Links::None {
             for other in (0..self.hosts.len()).filter(|other| *other != host) {

@@ -50,7 +50,6 @@ pub struct World {
     history: History,
     /// The term that last claimed the coordinator's state.
     state_term: Term,
-    /// The term and the progress that each host has announced.
     announced: Vec<Recalled>,
     /// All records that were written. One of the faults writes an old record back.
     records: Vec<Record>,
@@ -62,7 +61,6 @@ pub struct World {
     /// True if the object was deleted, and no record has been written since.
     deleted: bool,
     steering: Steering,
-    /// The id under which an outside client has acquired the lease.
     outside: Option<LeaseId>,
     pub coverage: Coverage,
     /// The plan's decisions that differ from those of a run without faults.
@@ -147,18 +145,15 @@ enum Event {
     },
     /// An effect reaches the receiver.
     Lands(Sent),
-    /// A temporary slew of one of the host's clocks ends.
     SlewEnds {
         host: usize,
     },
-    /// A host's announcement reaches the store.
     Announce {
         host: usize,
         incarnation: u32,
         news: Recalled,
     },
     Fault(Fault),
-    /// A host reads the operators' commands.
     ReadsCommands {
         host: usize,
         incarnation: u32,
@@ -189,7 +184,6 @@ enum Event {
         incarnation: u32,
         hint: Hint,
     },
-    /// A host receives a false hint.
     Lie {
         host: usize,
         lie: u64,
@@ -520,7 +514,6 @@ impl World {
         self.push(until, Event::IsGone { host });
     }
 
-    /// Passes an input to the elector, and carries out the resulting effects.
     fn feed(&mut self, host: usize, input: Input) -> Checked {
         let incarnation = self.hosts[host].incarnation;
         self.take(host, incarnation, input)?;
@@ -623,7 +616,6 @@ impl World {
         if self.plan.has_state { announced.max(self.state_term) } else { announced }
     }
 
-    /// Adds the terms and the progress in the state and in the announcements.
     fn recalled(&self, mut recalled: Recalled) -> Recalled {
         recalled.term = recalled.term.max(self.witnessed());
         self.announced.iter().for_each(|one| recalled.merge(one));
@@ -635,7 +627,6 @@ impl World {
         self.now + self.plan.schedule.as_ref().map_or(Duration::ZERO, |schedule| schedule.skew) * host as u32
     }
 
-    /// The outage that currently affects this kind of request, if any.
     fn outage(&mut self, host: usize, ask: Ask) -> Option<Outage> {
         self.outages.retain(|failing| failing.until > self.now);
         let concerns =
@@ -643,7 +634,6 @@ impl World {
         self.outages.iter().find(concerns).map(|failing| failing.kind)
     }
 
-    /// Triggers the faults that wait for this action of the host.
     fn comes_with(&mut self, host: usize, moment: Moment) {
         let now = self.now;
         let is_met = |one: &mut Aimed| one.host == host && one.moment == moment && one.from <= now;
@@ -824,7 +814,6 @@ impl World {
             .map(|one| one.term)
     }
 
-    /// True if the host's instance runs the planned version.
     fn serves_its_plan(&self, host: usize) -> bool {
         let machine = &self.hosts[host];
         let instance = machine.process.as_ref().and_then(|process| process.instance.as_ref());
@@ -840,7 +829,6 @@ impl World {
         self.hosts[host].process.as_mut()?.instance.as_mut()
     }
 
-    /// The time at which the pause of the supervisor ends.
     fn resumes_at(&self, host: usize) -> Instant {
         self.hosts[host].frozen_until.max(self.hosts[host].stopped_until)
     }

@@ -13,7 +13,6 @@ const TRANSFER: Duration = Duration::from_secs(12);
 /// Time that the target of a transfer has to acquire the lease after the leader has released it.
 const TAKEN_WITHIN: Duration = Duration::from_secs(4);
 
-/// The steering object in the store.
 #[derive(Default)]
 pub struct Steering {
     /// The number of commands so far. 0 if the object does not exist yet.
@@ -30,7 +29,6 @@ impl Steering {
     }
 }
 
-/// The commands that a process has read.
 #[derive(Default)]
 pub struct Heard {
     /// The version of the steering object that the process last read; `None` before the first read.
@@ -90,7 +88,7 @@ impl Heard {
             || transfer
     }
 
-    /// Notes an answer from the store. The elector handles the answer afterwards.
+    /// Notes the answer before the elector handles it.
     pub fn answered(&mut self, reply: &Reply) {
         match reply {
             Reply::Read(_) | Reply::Recalled(_) => self.surveyed = None,
@@ -101,7 +99,7 @@ impl Heard {
 }
 
 impl World {
-    /// Carries out a command. Each host reads the command within [`POLL`].
+    /// Lets each host read the command within [`POLL`].
     pub(super) fn command(&mut self, command: Command) {
         self.coverage.commands += 1;
         self.steering.version += 1;
@@ -124,7 +122,6 @@ impl World {
         self.push(at, Event::ReadsCommands { host, incarnation });
     }
 
-    /// Makes the process read the commands, and passes the resulting eligibility to its elector.
     pub(super) fn reads_commands(&mut self, host: usize) -> Checked {
         let Steering { version, suspended, order } = self.steering;
         let (now, priority) = (self.now, self.plan.hosts[host].priority);
@@ -159,7 +156,6 @@ impl World {
         self.passes(host, eligibility)
     }
 
-    /// Starts or ends maintenance of the host's machine.
     pub(super) fn maintain(&mut self, host: usize, id: Option<u64>) -> Checked {
         let priority = self.plan.hosts[host].priority;
         let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
@@ -183,7 +179,6 @@ impl World {
         Ok(())
     }
 
-    /// Checks an effect of the elector against the commands that its host has read.
     pub(super) fn commands_are_obeyed(&mut self, host: usize, effect: &Effect) -> Checked {
         let now = self.now;
         let Some(process) = &mut self.hosts[host].process else { return Ok(()) };

@@ -141,7 +141,6 @@ impl World {
         }
     }
 
-    /// Checks the run of an instance that starts now.
     fn run_is_due(&mut self, host: usize, incarnation: u32, term: Term, run: Option<ScheduledRun>) -> Checked {
         // A host with a faster clock may have begun the run that this instance repeats.
         let wall = self.wall(self.hosts.len());
@@ -173,7 +172,7 @@ impl World {
         self.push(self.now + fate.arrives.unwrap_or(CLAIMED_AGAIN), Event::Claim { key });
     }
 
-    /// Carries out a claim of the state. The claim fails if the same or a later term has already claimed the state.
+    /// Fails the claim if the same or a later term has already claimed the state.
     pub(super) fn claim(&mut self, key: Key) {
         let (host, incarnation, number) = key;
         let is_failing = self.outage(host, Ask::Claim).is_some_and(|kind| kind != Outage::Doubt);

@@ -8,7 +8,6 @@ use super::*;
 const PAUSED: Duration = Duration::from_millis(500);
 
 impl World {
-    /// Schedules the next check of an instance.
     pub(super) fn look_at(&mut self, key: Key, at: Instant) {
         let Some(process) = self.hosts[key.0].process.as_mut().filter(|_| self.plan.is_watched) else { return };
         let planned = process.local(at);

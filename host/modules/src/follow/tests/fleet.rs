@@ -36,7 +36,7 @@ pub fn rejected(reason: &str) -> Verdict {
     Verdict::Rejected { reason: reason.to_owned() }
 }
 
-/// A command component that does nothing. Each number results in a different component.
+/// Each number results in a different component.
 pub fn component(number: u32) -> Bytes {
     let text = format!(
         r#"(component
@@ -49,13 +49,11 @@ pub fn component(number: u32) -> Bytes {
     wat::parse_str(text).unwrap().into()
 }
 
-/// A store, and the followers that use it.
 pub struct Fleet {
     pub store: Arc<Intercept<MemoryStore, Faults>>,
     pub election: ElectionName,
     pub engine: Engine,
     pub slow: Arc<Mutex<Option<Digest>>>,
-    /// True while the machine is too busy to compile anything.
     pub is_busy: Arc<AtomicBool>,
 }
 
@@ -97,7 +95,6 @@ impl Fleet {
         .unwrap();
     }
 
-    /// Waits until `test` returns true for the control object.
     pub async fn control(&self, test: impl Fn(&VersionList) -> bool) {
         until("the control object", async || {
             match self.store.store.read_control(&self.election, None).await.unwrap() {
@@ -148,7 +145,6 @@ impl Fleet {
     }
 }
 
-/// A running follower, seen through its supervisor's channels.
 pub struct Node {
     pub supply: watch::Receiver<Supply>,
     pub judge: Option<mpsc::UnboundedSender<Judgement>>,
@@ -182,13 +178,11 @@ impl Node {
         self.judge.as_ref().unwrap().send(judgement).unwrap();
     }
 
-    /// Waits until the node's reports contain `text`. Returns all reports.
     pub async fn says(&self, text: &str) -> String {
         until(text, async || self.said.text().contains(text)).await;
         self.said.text()
     }
 
-    /// Shuts the node down gracefully. Returns all reports.
     pub async fn end(&mut self) -> String {
         drop(self.judge.take());
         timeout(GUARD, self.running.take().unwrap()).await.expect("a follower ends").unwrap();
@@ -264,7 +258,6 @@ impl Prepare for InProcess {
     }
 }
 
-/// Faults of a store. A fault is active while its flag is true.
 #[derive(Default)]
 pub struct Faults {
     pub is_down: AtomicBool,

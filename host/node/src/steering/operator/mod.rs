@@ -23,7 +23,6 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::links;
 
 const ANNOUNCEMENT_INTERVAL: time::Duration = time::Duration::MINUTE;
-/// Interval between reads of the store while a command is waiting.
 const POLL: Duration = Duration::from_millis(200);
 const RESPONSE_WITHIN: Duration = Duration::from_secs(4);
 /// Shortest time during which requests to a busy store are retried, even if `patience` is shorter.
@@ -61,7 +60,7 @@ pub enum SteeringCommand {
     Trigger,
     /// The named node acquires the lease.
     Transfer(String),
-    /// The lease of a client other than Baton is broken.
+    /// Breaks the lease of a client other than Baton.
     Break,
 }
 
@@ -136,7 +135,7 @@ struct Leader {
 }
 
 impl LeaseView {
-    /// Returns the host that leads according to the record, if any.
+    /// Returns the leader that the record names, if the lease is held and was not released.
     fn leader(&self) -> Option<Leader> {
         let record = self.record.as_ref().filter(|record| !record.released)?;
         let is_held = matches!(self.lease, Some(LeaseState::Held | LeaseState::Breaking));
@@ -144,8 +143,8 @@ impl LeaseView {
         Some(Leader { node, incarnation: record.incarnation.clone(), term: record.term })
     }
 
-    /// Returns the leader if its term is higher than `term`. A lower term shows that the record is out of date. After a
-    /// node has acquired an expired lease, the record still names the previous holder for a while.
+    /// Returns the leader if its term is higher than `term`. A record with a lower or equal term may be out of date:
+    /// after a node has acquired an expired lease, the record still names the previous holder for a while.
     fn leader_above(&self, term: Term) -> Option<Leader> {
         self.leader().filter(|leader| leader.term > term)
     }
@@ -186,7 +185,7 @@ impl Operator<'_> {
         self.begin().known().await
     }
 
-    /// Reads all announcements of the election, including those of nodes that have exited.
+    /// Includes the announcements of nodes that have exited.
     pub(super) async fn nodes(&self) -> Result<Vec<Announcement>, NoEffect> {
         self.begin().nodes().await
     }
@@ -212,7 +211,7 @@ impl<'a> Deref for CommandRun<'a> {
 }
 
 impl CommandRun<'_> {
-    /// If the command is already in the store, converts the store's errors to [`NoEffect::NotYet`].
+    /// Converts the store's errors to [`NoEffect::NotYet`] if the command is already in the store.
     fn conclude(&self, result: SteerResult) -> SteerResult {
         let error =
             match result {
@@ -276,7 +275,6 @@ impl CommandRun<'_> {
         Ok(format!("{node} led {election} in term {term}, has stepped down and is ineligible for {period}: {then}\n"))
     }
 
-    /// Suspends the election until it is resumed ([`Self::resume`]).
     async fn suspend(&self) -> SteerResult {
         let deadline = self.deadline;
         let election = self.election;
@@ -388,7 +386,7 @@ impl CommandRun<'_> {
         }
     }
 
-    /// Runs a coordinator with a schedule once more. Waits until the run has begun.
+    /// Waits until the triggered run has begun.
     async fn trigger(&self) -> SteerResult {
         let (deadline, election) = (self.deadline, self.election);
         let leader = self.known_leader().await?;
@@ -485,7 +483,6 @@ impl CommandRun<'_> {
         }
     }
 
-    /// Returns the leader, or an error if there is none.
     async fn known_leader(&self) -> Result<Leader, NoEffect> {
         let election = self.election;
         let seen = self.read_lease().await?;
@@ -525,7 +522,6 @@ impl CommandRun<'_> {
         }
     }
 
-    /// Explains why the node that led before the command was sent still leads.
     async fn still_leads(&self, leader: &Leader, request: Option<&Request>) -> Result<String, NoEffect> {
         let (asked, nodes) = (self.known().await?, self.nodes().await?);
         let said = nodes.iter().find(|said| said.incarnation == leader.incarnation);
@@ -553,7 +549,6 @@ impl CommandRun<'_> {
         Ok(request)
     }
 
-    /// Describes the later command that superseded the request, if any.
     async fn superseded_by(&self, request: &Request) -> Result<Option<String>, NoEffect> {
         let asked = self.known().await?;
         Ok(match &asked.suspended {
@@ -562,7 +557,7 @@ impl CommandRun<'_> {
         })
     }
 
-    /// Changes the steering object, sends hints, and returns the mark that identifies the new commands.
+    /// Sends hints after the change, and returns the mark that identifies the new commands.
     async fn edit(
         &self,
         change: impl Fn(Result<Steering, SteeringError>) -> Result<Steering, SteeringError>,
@@ -577,7 +572,7 @@ impl CommandRun<'_> {
         Ok(mark)
     }
 
-    /// Changes the steering object without sending hints.
+    /// Sends no hints.
     async fn edit_with<T>(
         &self,
         change: impl Fn(Result<Steering, SteeringError>) -> Result<(Steering, T), EditError>,
@@ -622,7 +617,7 @@ impl CommandRun<'_> {
         })
     }
 
-    /// Reads the lease repeatedly until it passes the test. Returns `None` if the lease does not pass in time.
+    /// Returns `None` if the lease does not pass the test before the deadline.
     async fn wait_until(
         &self,
         deadline: Instant,
@@ -640,7 +635,7 @@ impl CommandRun<'_> {
         }
     }
 
-    /// Sends a request to the store, and retries the request while the store is busy or does not respond.
+    /// Retries the request while the store is busy or does not respond.
     async fn patiently<T, F: Future<Output = Result<T, StoreError>>>(
         &self,
         ask: impl Fn() -> F,
@@ -672,7 +667,6 @@ fn could_lead(now: OffsetDateTime, said: &Announcement) -> bool {
     said.is_fresh(now) && !is_out && !said.holds.is_empty()
 }
 
-/// Describes the request that has replaced `request`, if any.
 fn replaced_by(request: &Request, asked: &Steering) -> Option<String> {
     let other = asked.request.as_ref().filter(|other| other.order.id != request.order.id)?;
     let what = match &other.ask {
@@ -695,7 +689,6 @@ pub(super) fn unconfirmed<'a>(
     unconfirmed.map(|said| said.node.as_str()).collect()
 }
 
-/// Returns one line for each live node that does not support steering.
 fn unaware_nodes(nodes: &[Announcement]) -> String {
     let now = now();
     let unaware = nodes.iter().filter(|said| said.is_fresh(now) && said.version.is_empty());

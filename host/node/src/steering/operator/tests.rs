@@ -25,7 +25,7 @@ fn operator<'a>(store: &'a MemoryStore, election: &'a ElectionName) -> Operator<
     }
 }
 
-/// Writes the announcement of a node that could lead. The node has confirmed this mark.
+/// Announces a node that could lead, and that has confirmed this mark.
 async fn announce(store: &MemoryStore, node: &str, mark: &str) -> Announcement {
     let holds = vec![baton_store::Digest::of(b"")];
     let version = "0.1.0".to_owned();

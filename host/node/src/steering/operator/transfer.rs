@@ -31,7 +31,7 @@ impl Operator<'_> {
 }
 
 impl CommandRun<'_> {
-    /// Makes a node lead. If that node does not acquire the lease soon, the previous leader may lead again.
+    /// Hands the lease to a node. If that node does not acquire the lease soon, the previous leader may lead again.
     pub(super) async fn transfer(&self, to: &str) -> SteerResult {
         let deadline = self.deadline;
         let election = self.election;
@@ -88,7 +88,6 @@ impl CommandRun<'_> {
         self.wait_until_taken(deadline, (&to.node, &to.incarnation), before, &[], &request).await
     }
 
-    /// Waits until the target or another node leads.
     async fn wait_until_taken(
         &self,
         deadline: Instant,

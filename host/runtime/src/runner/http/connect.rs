@@ -38,7 +38,6 @@ pub(super) struct Connector {
     names: Lookups,
 }
 
-/// The reason why a connection was not opened.
 pub(super) enum NotOpened {
     /// The host name has addresses, but the grant covers none of them. Holds one of the addresses.
     OutOfReach(Resolved),
@@ -85,9 +84,6 @@ impl Connector {
     }
 
     /// Opens a connection to an origin, using only addresses that `reach` includes.
-    ///
-    /// # Errors
-    /// [`NotOpened`] says why no connection was opened.
     pub(super) async fn open(
         &self,
         origin: &Origin,
@@ -249,7 +245,6 @@ mod tests {
     use super::*;
     use crate::wire::page::{Page, gate_for};
 
-    /// Returns a connection with an open gate, and the server's end of the connection.
     async fn connection() -> (Gated, Signals, Page, std::net::TcpStream, Arc<RunnerGate>) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let (gate, page) = gate_for(Duration::from_secs(3600));

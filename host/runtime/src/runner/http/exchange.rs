@@ -42,9 +42,6 @@ pub(super) type ConnectionDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Sends a request on an idle connection if there is one, or else on a new connection. Returns the response and, if its
 /// body is incomplete, the future that drives the connection.
-///
-/// # Errors
-/// Returns the guest's error if there is no response.
 pub(super) async fn run(
     shared: Arc<HttpShared>,
     admitted: Admitted,

@@ -61,7 +61,6 @@ pub(super) enum AddressReach {
 }
 
 impl AddressReach {
-    /// Returns true if a connection may go to this address.
     pub(super) fn includes(self, Resolved { address, kind }: Resolved) -> bool {
         match self {
             Self::Exactly(granted) => granted == address.ip(),

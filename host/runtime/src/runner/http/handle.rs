@@ -20,7 +20,7 @@ use super::{Http, exchange, internal_error};
 use crate::runner::holdings::Holdings;
 use crate::runner::weight::{BUFFER, FIELD, FIELDS};
 
-/// Name of the interface. This version matches any version of WASI 0.2.
+/// A linker entry for this version matches an import of any version of WASI 0.2.
 const INTERFACE: &str = "wasi:http/outgoing-handler@0.2.12";
 
 /// Upper bound on the memory of a response in the runner (bytes): its head, and the buffer of its body.
@@ -28,7 +28,6 @@ const ANSWER: usize = BUFFER + FIELDS + HEAD_BYTES + HEAD_LINES * FIELD;
 
 type Handled = Result<Resource<HostFutureIncomingResponse>, types::ErrorCode>;
 
-/// Links the interface. `parts` returns an instance's HTTP state and its resources.
 pub(crate) fn link<T: 'static>(
     linker: &mut Linker<T>,
     parts: fn(&mut T) -> (&Http, &mut Holdings),
@@ -49,12 +48,9 @@ pub(crate) fn link<T: 'static>(
     )
 }
 
-/// Starts a request.
-///
-/// # Errors
-/// The guest's error if the request is invalid or not allowed. `wasi:http` specifies that `handle` returns this error
-/// directly, not through the future response. A guest that sends the body first would otherwise find the body's stream
-/// closed, and would report the closed stream instead of the refusal.
+/// Checks a request and starts it. If the request is invalid or not allowed, this function returns the error itself, as
+/// `wasi:http` specifies. The future response must not carry the error: a guest that sends the body first would find
+/// the body's stream closed, and would report the closed stream instead of the refusal.
 fn begin(http: &Http, asked: HostOutgoingRequest, waits: Waits) -> Result<HostFutureIncomingResponse, Error> {
     let shared = &http.hooks.shared;
     let admitted = shared.admit(request_of(asked)?, waits)?;

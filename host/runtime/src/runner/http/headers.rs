@@ -14,8 +14,7 @@ const OURS: &[u8] = b"baton-";
 pub(super) struct Stamp([(HeaderName, HeaderValue); 3]);
 
 impl Stamp {
-    /// Creates the headers of a term. Names of elections and nodes are always valid header values, so the fallback is
-    /// unused.
+    /// Names of elections and nodes are always valid header values, so the fallback is unused.
     pub(super) fn new(election: &str, term: u64, node: &str) -> Self {
         let value = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
         Self([(ELECTION, value(election)), (TERM, HeaderValue::from(term)), (NODE, value(node))])

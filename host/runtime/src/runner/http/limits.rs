@@ -64,7 +64,6 @@ pub(super) struct Waits {
 }
 
 impl Waits {
-    /// Returns the timeouts that the guest has set, and the default for each other timeout.
     pub(super) fn of(options: Option<RequestOptions>) -> Self {
         let wanted = options.unwrap_or_default();
         Self {

@@ -81,7 +81,6 @@ impl HttpPolicy {
         self.grants.iter().next().is_some()
     }
 
-    /// Returns true if a grant covers a server with this name.
     pub(crate) fn may_ask(&self, host: &str) -> bool {
         self.grants.cover_host(host)
     }
@@ -91,7 +90,7 @@ impl HttpPolicy {
     }
 }
 
-/// The HTTP client that sends an instance's requests. The runner creates the client before the instance.
+/// The runner creates the client before the instance.
 #[derive(Clone)]
 pub(crate) struct Client {
     policy: Arc<HttpPolicy>,
@@ -100,10 +99,6 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Creates a client that looks up names with `names` and runs its tasks with `begun`.
-    ///
-    /// # Errors
-    /// [`CaError`] if TLS cannot be set up.
     pub(crate) fn new(policy: &HttpPolicy, names: Lookups, begun: Begun) -> Result<Self, CaError> {
         let connector = Connector::new(tls::connector(&policy.certificates)?, names);
         Ok(Self { policy: Arc::new(policy.clone()), connector, begun })
@@ -121,7 +116,6 @@ pub struct RefusedRequest {
     pub allow: Option<[String; 2]>,
 }
 
-/// The HTTP state of an instance, in its wasmtime store.
 pub(crate) struct Http {
     ctx: WasiHttpCtx,
     hooks: Hooks,
@@ -189,7 +183,6 @@ impl WasiHttpHooks for Hooks {
     }
 }
 
-/// The result of `send_request`: a response, and the future that drives its connection.
 type Sent = (http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>);
 
 struct Server {
@@ -198,7 +191,6 @@ struct Server {
     host: HeaderValue,
 }
 
-/// The state that all requests of an instance share.
 struct HttpShared {
     policy: Arc<HttpPolicy>,
     connector: Connector,

@@ -53,9 +53,6 @@ pub(super) fn certificates(path: &Path) -> Result<Vec<Vec<u8>>, CaError> {
 }
 
 /// Creates a TLS connector that trusts Mozilla's roots and these certificates.
-///
-/// # Errors
-/// [`CaError::Tls`] if the library cannot be set up, or a certificate is invalid.
 pub(super) fn connector(certificates: &[Vec<u8>]) -> Result<TlsConnector, CaError> {
     let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     for certificate in certificates {

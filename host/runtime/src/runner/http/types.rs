@@ -14,7 +14,6 @@ use super::limits::{AUTHORITY_BYTES, FIELD_BYTES, HEAD_BYTES, TRAILERS, WORD_BYT
 use crate::runner::holdings::Holdings;
 use crate::runner::weight::{BUFFER, FIELDS, of_field, of_fields};
 
-/// Links the interface. `access` returns the parts of an instance that the interface needs.
 pub(crate) fn link<T: Send + 'static>(
     linker: &mut Linker<T>,
     access: fn(&mut T) -> HttpAccess<'_>,
@@ -45,9 +44,11 @@ impl HttpAccess<'_> {
         Ok(self.held.keep(copied + more)?)
     }
 
-    /// Makes a change that may remove fields. A map never shrinks, so this method rebuilds the map if its capacity is
-    /// much larger than needed. The reported capacity does not count a name's second and later values. So the method
-    /// also rebuilds the map if the number of these values has fallen.
+    /// Makes a change that may remove fields. A map never shrinks by itself, so this method rebuilds the map in two
+    /// cases:
+    ///
+    /// - The capacity is much larger than needed.
+    /// - Names have lost second or later values. The reported capacity does not count such values.
     fn shrinking(
         &mut self,
         fields: Resource<FieldMap>,
@@ -296,7 +297,7 @@ impl types::HostOutgoingBody for HttpAccess<'_> {
     }
 }
 
-// Only a server needs these calls. A guest can build responses, but it never has a request to answer.
+// Only a server needs the calls below. A guest can build responses, but it never has a request to answer.
 
 calls! { HostOutgoingResponse:
     new(headers: Resource<FieldMap>) -> Resource<types::OutgoingResponse>;

@@ -32,7 +32,6 @@ impl Host {
         Record { incarnation: self.lock_file.place().incarnation.clone(), outcome: None, ..super::record(term) }
     }
 
-    /// Acquires the lease and writes the record.
     async fn holds(&self, n: u128, record: Record) {
         let version = version(&self.store).await;
         acquires(&self.store, n, version.clone(), None).await.unwrap();
@@ -40,7 +39,7 @@ impl Host {
     }
 }
 
-/// Returns a boot clock that always shows the same time, so that no lease expires.
+/// Returns a boot clock that stands still, so that no lease expires.
 fn same_boot() -> BootClock {
     boot("this", "n", &Arc::new(AtomicU64::new(1)))
 }

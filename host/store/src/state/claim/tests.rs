@@ -14,7 +14,6 @@ use crate::state::EditError;
 use crate::{Intercept, Interceptor, StoreAnswer, StoreCall};
 use baton_base::clock::Clock;
 
-/// Counts the requests to a store, and makes reads fail on demand.
 #[derive(Clone, Default)]
 struct Counter {
     requests: Arc<AtomicU32>,
@@ -92,7 +91,6 @@ impl ClaimBench {
         }
     }
 
-    /// Returns the number of requests since the last call of this method.
     fn requests(&self) -> u32 {
         self.counter.requests.swap(0, Ordering::SeqCst)
     }
@@ -114,7 +112,6 @@ impl ClaimBench {
         Document::decode(&content).unwrap()
     }
 
-    /// Returns the value of the key "n".
     async fn n(&self) -> Option<u8> {
         self.stored().await.entries.get("n").map(|value| value[0])
     }

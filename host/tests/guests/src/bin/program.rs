@@ -38,7 +38,6 @@ fn main() {
     }
 }
 
-/// Prints its variables, its arguments and its input.
 fn tell() {
     for (name, value) in std::env::vars().filter(|(name, _)| name != "BEHAVIOUR") {
         say(&format!("{name}={value}"));
@@ -51,7 +50,7 @@ fn tell() {
     say(&format!("input: {read:?}"));
 }
 
-/// Tries twice to use several resources, none of which is granted.
+/// Tries to use several resources, each of them twice. None of them is granted.
 fn reach_out() {
     for _ in 0..2 {
         say(&format!("file: {}", outcome(std::fs::read("/etc/hostname"))));
