@@ -1,5 +1,5 @@
-//! Monitors one service: sends it a request every second. While the service is down, the state holds the term in which
-//! the outage began.
+//! Monitors one service by sending a request to it every second. While the service is down, the state holds the term in
+//! which the outage began.
 //!
 //! The coordinator is async, so it can wait for the response, a timer and the stop at the same time. `URL` is the URL
 //! of the service, which `--allow-http` must permit.

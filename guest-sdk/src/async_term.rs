@@ -10,8 +10,8 @@ use crate::{Result, Stop, Term};
 
 /// The term that this instance serves, for a coordinator that is an async function.
 ///
-/// An `AsyncTerm` is a [`Term`] whose waits are futures: while one future waits, the coordinator's other futures can
-/// run. A save to the [state](Term::state), however, blocks all of the coordinator's futures.
+/// An `AsyncTerm` is a [`Term`] whose waits are futures. While one of the coordinator's futures waits, the others can
+/// run. A save to the [state](Term::state), however, blocks all of them.
 #[derive(Debug)]
 pub struct AsyncTerm {
     term: Term,

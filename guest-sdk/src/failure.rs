@@ -6,8 +6,8 @@ use std::panic::Location;
 
 use crate::Stop;
 
-/// Maximum length of an error's text, in bytes. The host logs at most 8192 bytes: the text, followed by the line of
-/// code.
+/// Maximum length of an error's text, in bytes. The host logs at most 8192 bytes. The rest is room for the line of
+/// code, which follows the text.
 const SHOWN: usize = 8000;
 
 /// The error that a coordinator's function returns.

@@ -12,8 +12,8 @@ use crate::bindings::baton::host::term::StopReason;
 use crate::testing::Harness;
 use crate::{Failure, Result, StateError};
 
-/// Time by which the clock advances in a check, in a sleep after the stop, and in a sleep of length 0. Without this
-/// step, a loop of these calls would never reach the next scripted event.
+/// Time by which the clock advances in each call that does not wait: a check, a sleep after the stop, and a sleep of
+/// length 0. Without this step, a loop of these calls would never reach the next scripted event.
 const INSTANT: Duration = Duration::from_millis(1);
 
 /// Time after the last scripted event until the harness kills a coordinator that is still running.
@@ -24,7 +24,7 @@ const LARGEST_KEY: usize = 512;
 const LARGEST_VALUE: usize = 1 << 20;
 const LARGEST_STATE: usize = 4 << 20;
 
-/// All handles of a harness share one `World`.
+/// A handle to the simulated host. All handles of a harness share one `World`.
 #[derive(Clone)]
 pub(crate) struct Host {
     world: Arc<Mutex<World>>,
@@ -224,7 +224,7 @@ impl Host {
         Ok(())
     }
 
-    /// Kills the coordinator at the end of the grace period.
+    /// Asks the coordinator to stop, and schedules its kill for the end of the grace period.
     pub(crate) fn stop(&self, reason: StopReason, message: String) {
         let mut world = self.world();
         if !world.running || world.stop.is_some() {
@@ -238,7 +238,8 @@ impl Host {
         self.wake();
     }
 
-    /// Runs the scripted events that become due. Returns early if an event stops or kills the coordinator.
+    /// Advances the clock, and runs the scripted events that become due. Returns early if an event stops or kills the
+    /// coordinator.
     pub(crate) fn pass(&self, length: Duration) {
         let until = self.world().now.saturating_add(length);
         let was_stopped = self.world().stop.is_some();
@@ -314,7 +315,7 @@ impl World {
         self.script(last.saturating_sub(self.now).saturating_add(PATIENCE), Action::Kill(why.to_owned()));
     }
 
-    /// Returns the reason for the kill, if any.
+    /// Ends the run, and returns the reason for the kill if the coordinator was killed.
     fn end(&mut self) -> Option<String> {
         self.running = false;
         self.script.clear();
@@ -341,7 +342,7 @@ mod futures {
     pub(crate) type Answer = Box<dyn FnMut(Request<Vec<u8>>) -> Result<Response<Vec<u8>>, Error> + Send>;
 
     impl Host {
-        /// Waits only for the stop if there is no `length`.
+        /// Waits for this time or the stop. Without `length`, waits only for the stop.
         pub(crate) fn wait(&self, length: Option<Duration>) -> Wait {
             if self.world().stop.is_some() {
                 self.pass(INSTANT);

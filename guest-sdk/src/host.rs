@@ -9,7 +9,7 @@ use crate::StateError;
 use crate::bindings::baton::host::state::{self, Change};
 use crate::bindings::baton::host::term::{self, StopReason};
 
-/// Has no fields, since each call goes through the component's imports.
+/// A handle to the real host. It has no fields, because each call goes through the component's imports.
 #[derive(Debug, Clone)]
 pub(crate) struct Host;
 
@@ -38,7 +38,8 @@ impl Host {
         SystemTime::now()
     }
 
-    /// Does nothing. The simulated host in `fake.rs` advances its clock here.
+    /// Does nothing, because time passes by itself on a real host. The simulated host in `fake.rs` advances its clock
+    /// here.
     pub(crate) fn check(&self) {}
 
     pub(crate) fn stop_requested(&self) -> Option<(StopReason, String)> {
@@ -61,7 +62,7 @@ impl Host {
         poll(&[&term::subscribe_stop(), &timer(length)]);
     }
 
-    /// Waits only for the stop if there is no `length`.
+    /// Waits for this time or the stop. Without `length`, waits only for the stop.
     #[cfg(feature = "async")]
     pub(crate) async fn wait(&self, length: Option<Duration>) {
         use wstd::runtime::AsyncPollable;

@@ -197,7 +197,8 @@ macro_rules! __coordinator {
     };
 }
 
-/// Checks the function's type, and marks the function as used. A native build exports nothing.
+/// The native form of the macro `coordinator`, for tests. Exports nothing. Checks the function's type, and uses the
+/// function once, so that the compiler does not report it as unused.
 #[cfg(not(target_family = "wasm"))]
 #[doc(hidden)]
 #[macro_export]

@@ -100,7 +100,7 @@ impl State {
     }
 }
 
-/// A list of changes, which [`save`](Self::save) applies atomically and in order.
+/// A list of changes. [`save`](Self::save) applies them in order, and either all of them or none.
 #[derive(Debug)]
 #[must_use = "nothing is saved before `save`"]
 pub struct Commit<'a> {
@@ -160,7 +160,7 @@ pub enum StateError {
     /// The deadline has passed, so the host refuses effects.
     #[error("nothing was saved: {0}")]
     Refused(String),
-    /// The store did not save the commit, and the commit cannot take effect later. The coordinator can try again.
+    /// The store did not save the commit, and will not save it later. The coordinator can try again.
     #[error("nothing was saved: {0}")]
     Unavailable(String),
     /// The deadline passed before the store responded. The next term can see whether the commit was saved.

@@ -24,8 +24,8 @@ impl Term {
         &self.host
     }
 
-    /// Returns the term's number: the fencing token. The number increases with every term of this election. Send the
-    /// number with each write, and let the receiver refuse any number below the highest that the receiver has seen.
+    /// Returns the term's number, which is the fencing token: it increases with every term of this election. Send the
+    /// number with each write. The receiver should refuse any number below the highest that it has seen.
     pub fn number(&self) -> u64 {
         self.host.number()
     }
@@ -45,7 +45,8 @@ impl Term {
         self.host.module()
     }
 
-    /// Returns the time until the host refuses this instance's effects. Each renewal of the lease extends this time.
+    /// Returns the time until this term's deadline, from which the host refuses this instance's effects. Each renewal
+    /// of the lease extends this time.
     pub fn remaining(&self) -> Duration {
         self.host.remaining()
     }

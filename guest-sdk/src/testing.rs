@@ -129,8 +129,8 @@ impl Harness {
         obeyed(self.host.serve(|host| run(&Term::new(host))))
     }
 
-    /// Runs an async coordinator, like [`run`](Self::run). The clock advances when all of the coordinator's futures are
-    /// sleeping or waiting for the stop.
+    /// Runs an async coordinator, like [`run`](Self::run). The clock advances when all of the coordinator's futures
+    /// wait for a time, a response or the stop.
     ///
     /// # Errors
     /// As for [`run`](Self::run).
@@ -176,7 +176,8 @@ impl Harness {
         self.host.stop(reason, message.to_owned());
     }
 
-    /// Makes the coordinator's next commit fail without saving anything. Each further call makes one more commit fail.
+    /// Makes the coordinator's next commit fail without saving anything. If the test calls this method several times,
+    /// as many commits fail, one after another.
     pub fn fail_commit(&self, error: StateError) {
         self.host.world().refusals.push_back(error);
     }

@@ -51,8 +51,8 @@ fn docs_state_the_moments_of_a_lease() {
     }
 }
 
-/// The host starts to drop an instance by 0.8 D, and has finished by 0.85 D, even if the instance uses all the memory
-/// that the default `--max-memory` allows.
+/// D is the lease duration. The docs state that the host has finished dropping an instance by 0.85 D. This holds even
+/// if the instance uses all the memory that the default `--max-memory` allows.
 #[test]
 fn instance_is_dropped_by_0_85_d() {
     assert!(TIMING.contains("\n| 0.85 D | 12.75 s | 51 s |"));

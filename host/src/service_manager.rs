@@ -146,9 +146,9 @@ impl ServiceManager {
         }
     }
 
-    /// Sends all unsent messages, the status if it has changed, and a watchdog ping unless something is stuck. If
-    /// something is stuck, the status is `stuck` instead of `now`. Keeps the remaining messages for the next call if
-    /// sending fails.
+    /// Sends the `unsent` messages, and then a message with the status, if it has changed, and a watchdog ping. If
+    /// parts of the host are stuck, omits the ping, and sends a status that lists these parts instead of `now`. If
+    /// sending a message fails, that message and all later ones stay in `unsent` for the next call.
     fn say(&self, unsent: &mut VecDeque<String>, status: &mut String, now: String, stuck: &[String]) -> io::Result<()> {
         while let Some(message) = unsent.front() {
             self.send(message)?;

@@ -62,7 +62,8 @@ impl Signals {
         })
     }
 
-    /// Takes the stream of reload requests, if this process has one.
+    /// Takes the stream of reload requests. Returns `None` if SIGHUP does not request a reload in this process, or if
+    /// the caller has already taken the stream.
     pub fn take_reloads(&mut self) -> Option<Signal> {
         self.reload.take()
     }

@@ -314,7 +314,8 @@ impl FromRequestParts<Arc<AdminState>> for MayReadOutput {
 
     async fn from_request_parts(parts: &mut Parts, asked: &Arc<AdminState>) -> Result<Self, Denied> {
         MaySeeStatus::from_request_parts(parts, asked).await?;
-        // If the token is wrong, refuse the request: a response without the output would hide the mistake.
+        // A request that contains a token must contain the right one. If the endpoint answered a request with a wrong
+        // token, but without the output, the client would not notice the mistake.
         let has_token = parts.headers.contains_key(AUTHORIZATION) || Caller::of(parts).is_own_user;
         if has_token {
             HasToken::from_request_parts(parts, asked).await?;
@@ -337,15 +338,16 @@ impl FromRequestParts<Arc<AdminState>> for HasToken {
         if access.token_file.is_none() {
             return Err(Denied::HasNoToken);
         }
-        // For clients on other machines, this call also checks the token.
+        // This call checks the token only for clients on other machines. The next call also checks the token for
+        // clients on this machine.
         MaySeeStatus::from_request_parts(parts, asked).await?;
         access.token(&parts.headers).await.map(|()| Self)
     }
 }
 
 impl Access {
-    /// Checks the token even for clients on this machine, since other users share the loopback interface. Always
-    /// refuses requests from pages on other sites, although browsers do not add the token to such requests.
+    /// Checks the token even for clients on this machine, since other users share the loopback interface. As a second
+    /// barrier, refuses requests from pages on other sites, although browsers do not add the token to such requests.
     async fn change(&self, caller: Caller, headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
         let Some(file) = self.token_file.clone() else { return Err(Denied::ChangesNothing) };
         refuse_other_sites(headers, uri)?;

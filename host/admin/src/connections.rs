@@ -71,7 +71,6 @@ async fn accept(listener: Option<&TcpListener>, socket: Option<&UnixListener>) -
     }
 }
 
-/// Serves connections until the future is dropped.
 pub(super) async fn serve(
     listener: Option<TcpListener>,
     socket: Option<UnixListener>,
@@ -115,7 +114,7 @@ pub(super) async fn serve(
     }
 }
 
-/// A group of clients, whose connections count together.
+/// A group of clients. The endpoint counts the connections of a group together when it chooses a connection to close.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum ClientGroup {
     LocalSocket,

@@ -273,13 +273,14 @@ impl Reader {
         self.place.moves();
         let mut piece = String::new();
         if !std::mem::replace(&mut self.begun, true) {
-            // Ask the client to reconnect after 1 s. The id lets the client continue from here, even if it has received
-            // no entry yet.
+            // Ask the client to wait 1 s before it reconnects. Also send the id of the current position, so that the
+            // client can continue from here even if it has received no entry yet.
             let _ = write!(piece, "retry: 1000\n{}", self.mark());
         }
         let since = Instant::now();
         while Instant::now() < self.until {
-            // Read this flag before the ring, so that the last entries before the shutdown are not missed.
+            // Read `ends` before the ring. In the other order, this loop could end although the host has logged its
+            // last entries between the two reads.
             let ends = self.ends.load(Ordering::Relaxed);
             let (lost, found) = self.take(u64::MAX);
             if lost > 0 {
@@ -306,7 +307,7 @@ impl Reader {
         None
     }
 
-    /// Returns an event that only sets the client's last id.
+    /// Returns a server-sent event without data. The event only sets the id that the client sends when it reconnects.
     fn mark(&self) -> String {
         format!("id: {}-{}\n\n", self.incarnation, self.next.saturating_sub(1))
     }

@@ -129,8 +129,9 @@ pub struct AdminSettings {
 }
 
 impl AdminSettings {
-    /// Returns the URL to announce for an endpoint with this address. A loopback or unspecified address is useful only
-    /// to nodes on this machine. Returns `None` for such an address unless all nodes run on this machine.
+    /// Returns the URL to announce: the configured URL or, if there is none, the URL of this address. Only nodes on
+    /// this machine can use a loopback or unspecified address. For such an address, returns `None` unless all nodes run
+    /// on this machine.
     #[must_use]
     pub fn advertised(&self, address: SocketAddr, store: &StoreUrl) -> Option<AdminUrl> {
         if let Some(url) = &self.advertise {
@@ -268,8 +269,8 @@ impl Admin {
             let _ = tokio::time::timeout(LAST_WORDS, streams_end).await;
         };
         let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
-            // Requests get only the CPU time that renewals do not need. On Linux, this call applies to this thread and
-            // to threads that it starts.
+            // Lower this thread's priority, so that requests get only the CPU time that renewals do not need. On Linux,
+            // this call applies to this thread and to threads that it starts.
             let _ = nice(NICENESS);
             runtime.block_on(async {
                 let listener = listener.map(tokio::net::TcpListener::from_std).transpose();
@@ -309,7 +310,8 @@ mod tests {
     fn address_in_use_or_not_available_may_pass() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(error_at(taken.local_addr().unwrap()).may_pass());
-        // This machine does not have this address. A machine's own address is also missing before its interface is up.
+        // The address 192.0.2.1 does not exist on this machine. The error may pass, because a machine's own address is
+        // also missing before its interface is up.
         assert!(error_at("192.0.2.1:7070".parse().unwrap()).may_pass());
         let source = io::Error::from(io::ErrorKind::PermissionDenied);
         assert!(!AdminError::Taken { address: taken.local_addr().unwrap(), source }.may_pass());

@@ -24,7 +24,7 @@ pub(super) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0
 /// Content type of the older Prometheus text format.
 pub(super) const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Never returns an error, because writing to memory does not fail.
+/// Formats the metrics in the OpenMetrics format. Never returns an error, because writing to memory does not fail.
 pub(super) fn open_metrics(watched: &Watched) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Scrape::of(watched)));

@@ -49,8 +49,8 @@ pub(super) struct AdminState {
     pub(super) changes: Semaphore,
     pub(super) histories: Histories,
     pub(super) versions: Versions,
-    /// Separate from the log streams: local clients can open event streams without a token, but must not be able to end
-    /// log streams.
+    /// Event streams and log streams have separate limits, because a new stream beyond a limit ends the oldest stream.
+    /// Local clients can open event streams without a token, but must not be able to end log streams.
     pub(super) event_streams: Streams,
     pub(super) log_streams: Streams,
     /// True once the host is shutting down and logs nothing more.
@@ -212,7 +212,7 @@ pub(super) fn in_pieces(kind: &'static str, page: impl Into<Bytes>, permit: Owne
     let page = page.into();
     let length = page.len();
     let pieces = (0..length).step_by(PIECE).map(move |from| {
-        // The closure holds the permit until the last piece is sent.
+        // Mention the permit here, so that the closure holds the permit until the last piece is sent.
         let _ = &permit;
         Ok::<_, Infallible>(page.slice(from..length.min(from + PIECE)))
     });

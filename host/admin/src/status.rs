@@ -125,7 +125,8 @@ impl NodeStatus {
         let said = NodeAnnouncement::from(&announced);
         let Announcement { source, holds, term, admin, .. } = announced;
         let holds = holds.into_iter().map(|digest| digest.to_string()).collect();
-        // The announcement is untrusted: any client that can write to the store can forge one.
+        // Show the address only if it is a valid URL, because the announcement is untrusted: any client that can write
+        // to the store can forge one.
         let admin = admin.parse::<AdminUrl>().ok().map(|url| url.to_string());
         Self { election: election.to_string(), said, source, holds, term, admin }
     }

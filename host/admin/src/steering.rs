@@ -364,11 +364,12 @@ fn known(asked: &AdminState, election: &str) -> Result<ElectionName, Unusable> {
     tracker.map(|tracker| tracker.election.clone()).map_err(|NoPart(why)| Unusable(StatusCode::NOT_FOUND, why))
 }
 
-/// Treats an empty body as an empty object.
+/// Parses the body of a call. Treats an empty body as an empty object.
 async fn body<T: DeserializeOwned>(request: Request) -> Result<T, Unusable> {
     let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
-    // Accept only JSON: for some other content types, a page on another site can send a request without a preflight.
+    // Accept only JSON: for some other content types, a browser would let a page on another site send the request
+    // without a preflight.
     if !kind.eq_ignore_ascii_case("application/json") {
         let why = "send JSON, with the header Content-Type: application/json".to_owned();
         return Err(Unusable(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));

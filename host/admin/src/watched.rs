@@ -13,8 +13,8 @@ use baton_store::Labels;
 /// Maximum age of the last heartbeat of a part of the host. A part with an older heartbeat counts as stuck.
 const FRESH: Duration = Duration::from_secs(15);
 
-/// Pause before a late heartbeat is checked again. When a suspended machine resumes, the observer may run before the
-/// part that it observes.
+/// Pause before the observer checks a late heartbeat again. When a suspended machine resumes, the observer may run
+/// before the observed part of the host. The heartbeat is then late, although the part is not stuck.
 pub const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 /// A node and its state.
@@ -50,7 +50,7 @@ impl Watched {
         }
     }
 
-    /// Lists the parts that have made no progress for too long.
+    /// Lists the parts of the host that have made no progress for too long.
     #[must_use]
     pub fn is_stuck(&self) -> Vec<String> {
         let now = self.clock.now();

@@ -80,7 +80,8 @@ pub fn kind_from_here(address: IpAddr) -> AddressKind {
     }
 }
 
-/// Also true if the machine's addresses cannot be read from the kernel.
+/// True if this machine has the address. Also true if the machine's addresses cannot be read from the kernel, because
+/// the address could then be one of them.
 fn is_own(address: IpAddr) -> bool {
     interface_addresses().map_or(true, |own| own.contains(&address)) || is_own_source(address)
 }
@@ -129,9 +130,9 @@ unsafe fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-/// True if the kernel chooses the address itself as the source of packets to the address. This also finds an address
-/// that no interface has, but that has a local route: the load balancers of some clouds set up such routes. Sends
-/// nothing, because connecting a UDP socket only selects the source.
+/// True if the kernel would use the address itself as the source of packets to it. The kernel does so for the machine's
+/// own addresses, even for an address that no interface has, but that has a local route. The load balancers of some
+/// clouds set up such routes. Sends nothing, because connecting a UDP socket only selects the source.
 fn is_own_source(address: IpAddr) -> bool {
     /// An arbitrary port: `connect` needs one, but nothing is sent.
     const PORT: u16 = 9;
@@ -388,7 +389,7 @@ mod tests {
             ("notlocalhost", AddressKind::Public, false),
             ("128.0.0.1", AddressKind::Public, false),
         ] {
-            // Test both types of URL host: some callers have a borrowed host, others an owned one.
+            // Test a borrowed and an owned URL host, because callers use both types.
             let url: url::Url = format!("http://{host}:10000/").parse().unwrap();
             let host = url.host().unwrap();
             assert_eq!((kind_of_host(&host), is_certainly_loopback(&host)), (leads_to, is_certain), "{url}");

@@ -12,7 +12,7 @@
 //!   node uses it to wait until another node must have stopped. It ignores the wall clock, which may be stepped at any
 //!   time.
 //!
-//! The same is true between any two reads: [`Clock::now`] advances by at least the time that has passed, and
+//! These bounds also hold between any two reads: [`Clock::now`] advances by at least the time that has passed, and
 //! [`Clock::least`] by at most that time. The error is at most twice `STEP`.
 
 mod alarm;
@@ -29,11 +29,12 @@ pub use alarm::{Alarm, towards};
 pub use wall::{rfc3339, rfc3339_seconds, wall};
 
 /// Minimum drift between two clocks that counts as a step or a slew, in nanoseconds. The clock ignores smaller drift as
-/// noise, so a bound may be wrong by up to twice this value. The shortest lease reserves 1% for late wake-ups, which
-/// covers this error.
+/// noise. Each of the two bounds may therefore be wrong by up to twice this value. The shortest lease reserves 1% for
+/// late wake-ups, which covers this error.
 const STEP: i128 = 5_000_000;
 
-/// Time between two reads of the clocks from which the thread counts as preempted, in nanoseconds.
+/// Longest time for reading all clocks, in nanoseconds. If the reads take longer, the thread was probably preempted in
+/// between.
 const INTERRUPTED: i128 = 1_000_000;
 
 /// The clock of this host. Clones share one clock.
@@ -44,7 +45,7 @@ pub struct Clock {
     source: Option<TimeSource>,
 }
 
-/// Returns the time since some fixed moment. The time must never go backwards.
+/// A function that returns the time since some fixed moment. The time must never go backwards.
 pub type TimeSource = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 impl fmt::Debug for Clock {
@@ -89,8 +90,8 @@ impl Clock {
     }
 
     fn read(&self) -> MutexGuard<'_, Elapsed> {
-        // Read the clocks while holding the lock. Otherwise, a reading from before a step could be processed after the
-        // step, and the step would count twice.
+        // Read the clocks while holding the lock. Otherwise, two threads could process their readings in the wrong
+        // order. A reading from before a step, processed after the step, would make the step count twice.
         let mut elapsed = self.elapsed.lock().unwrap_or_else(PoisonError::into_inner);
         elapsed.advance(self.source.as_ref().map_or_else(Readings::together, |source| Readings::same(source())));
         elapsed
@@ -111,8 +112,8 @@ impl Readings {
         Self { boot: nanos, raw: nanos, wall: nanos }
     }
 
-    /// Reads all clocks. If the thread was preempted between two readings, reads all clocks again: the delay would look
-    /// like a step.
+    /// Reads all clocks. If the thread was preempted between two readings, reads all clocks again, because the delay
+    /// would look like a step of a clock.
     fn together() -> Self {
         let mut boot = read(ClockId::Boottime);
         for _ in 0..4 {
@@ -156,7 +157,8 @@ impl Elapsed {
     }
 }
 
-/// Reads one of the kernel's clocks, in nanoseconds. Do not use a single kernel clock to measure time.
+/// Reads one of the kernel's clocks, in nanoseconds. Do not measure elapsed time with a single kernel clock: it may be
+/// slewed, or miss a suspend. Use [`Clock`] instead.
 pub fn nanoseconds_on(id: ClockId) -> u64 {
     u64::try_from(read(id)).unwrap_or(0)
 }

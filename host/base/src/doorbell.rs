@@ -26,8 +26,8 @@ impl Doorbell {
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// True if the doorbell has been rung since the last call. If so, the caller also sees all writes to memory that
-    /// happened before the ring.
+    /// True if the doorbell has been rung since the last call. In this case, the caller also sees everything that the
+    /// ringing thread wrote to memory before the ring.
     pub fn has_rung(&self) -> bool {
         rustix::io::read(&self.0, &mut [0; 8]).is_ok()
     }

@@ -41,7 +41,7 @@ pub struct Deadline {
 
 #[derive(Debug)]
 struct SharedDeadline {
-    /// The [`Time`] in nanoseconds.
+    /// The time of the deadline, in nanoseconds on the host's clock.
     at: AtomicU64,
     ended: AtomicBool,
 }
@@ -90,7 +90,7 @@ impl Deadline {
 #[derive(Debug)]
 pub struct Gate {
     deadline: Deadline,
-    /// The [`Time`] in nanoseconds.
+    /// The time by which the instance must have exited, in nanoseconds on the host's clock.
     abort_at: AtomicU64,
     /// Time at which the process woke from a pause that lasted past the deadline, in nanoseconds. Ignored if it is
     /// before the current deadline, because the pause then concerned an earlier deadline.
@@ -130,7 +130,8 @@ impl Gate {
         self.refused.load(Ordering::Acquire)
     }
 
-    /// Moves the deadlines after a renewal. A closed gate stays closed.
+    /// Moves the deadline and the time by which the instance must have exited, after a renewal of the lease. A closed
+    /// gate stays closed.
     pub fn extend(&self, deadline: Time, abort_at: Time) {
         self.deadline.extend(deadline);
         self.abort_at.store(nanoseconds(abort_at), Ordering::Release);
@@ -156,9 +157,9 @@ impl Gate {
         self.deadline.remaining()
     }
 
-    /// Records that the process was paused until `now`. If `now` is past the deadline, the kill gets its full time
-    /// again, counted from `now`. This happens only once per deadline: otherwise, a process that always wakes late
-    /// would never end.
+    /// Records that the process was paused until `now`. If `now` is past the deadline, the host gets the full time for
+    /// killing the instance again, counted from `now`. This happens only once per deadline. Otherwise, a process that
+    /// always wakes late would never end.
     fn wakes(&self, now: Time) {
         let deadline = self.deadline.nanoseconds();
         if nanoseconds(now) >= deadline && self.woken.load(Ordering::Acquire) < deadline {
@@ -178,8 +179,8 @@ impl Gate {
         last_words_within(Duration::from_nanos(room))
     }
 
-    /// Notes that no part of the instance is running any more, even if its process has not been reaped. The watchdog
-    /// stops watching the gate, because ending the host would not speed up the reaping.
+    /// Notes that the instance has been killed: no part of it is running, even if its process has not been reaped. The
+    /// watchdog stops watching the gate, because ending the host would not speed up the reaping.
     pub fn set_dying(&self) {
         self.dying.store(true, Ordering::Release);
     }

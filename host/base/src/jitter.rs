@@ -18,7 +18,8 @@ pub fn between(least: Duration, most: Duration) -> Duration {
 #[derive(Clone, Copy, Debug)]
 pub struct Moments {
     begin: Instant,
-    /// Random, so that two values that are created at the same time have different moments.
+    /// A random time that shifts all moments. Two values that are created at the same time therefore have different
+    /// moments.
     before: Duration,
 }
 
@@ -32,9 +33,9 @@ impl Default for Moments {
 
 impl Moments {
     /// Returns the next shared moment between `least` and `most` after the last answer. Shared moments are (`least` +
-    /// `most`) / 2 apart, so a task that gets its answers promptly uses every moment. If no shared moment is in the
-    /// window, returns a random time in the window. After a few random times, a task that started between two moments
-    /// meets a shared one.
+    /// `most`) / 2 apart, so a task that gets its answers promptly uses every moment. If there is no shared moment in
+    /// this time, returns a random time between the two bounds. A task that does not start at a shared moment therefore
+    /// reaches one after a few random waits.
     #[must_use]
     pub fn next(&self, answered: Instant, (least, most): (Duration, Duration)) -> Instant {
         let step = ((least + most) / 2).as_nanos().max(1);

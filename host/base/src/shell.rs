@@ -9,8 +9,8 @@ use crate::escape::is_harmful;
 /// value's type allows only plain characters, as the types of election names and digests do.
 ///
 /// The word means the same to sh, bash, zsh and fish, unless the text contains control characters. A log escapes
-/// control characters, so a word for a text with control characters has the form `$'…'`. A shell that does not know
-/// this form reads a different text or refuses the word, but runs nothing.
+/// control characters, so a word must not contain them. A text with control characters therefore becomes a word of the
+/// form `$'…'`. A shell that does not know this form reads a different text or refuses the word, but runs nothing.
 #[must_use]
 pub fn quoted(text: &str) -> Cow<'_, str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ':' | '@' | ',' | '+');

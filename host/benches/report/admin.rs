@@ -25,7 +25,7 @@ const CONNECTIONS: usize = 5000;
 /// descriptors.
 const HELD: usize = 900;
 const ROUND: Duration = Duration::from_secs(10);
-/// Maximum number of bytes per write.
+/// Maximum number of bytes per write: see [`say`].
 const PIECE: usize = 16 << 10;
 /// Number of false messages that each connection to the links' socket sends.
 const LIES: usize = 100;

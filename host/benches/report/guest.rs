@@ -15,11 +15,6 @@ pub struct Guests {
     pub asks: PathBuf,
 }
 
-/// Builds all guests.
-///
-/// # Errors
-/// Returns an error if cargo does not start or a build fails, for example because the target `wasm32-wasip2` is
-/// missing.
 pub fn build() -> anyhow::Result<Guests> {
     let (fixtures, asks) = (build_folder("guests")?, build_folder("http-guest")?);
     Ok(Guests {
@@ -30,7 +25,7 @@ pub fn build() -> anyhow::Result<Guests> {
     })
 }
 
-/// Returns the folder that contains the components.
+/// Builds a package of guests. Returns the folder that contains the built components.
 fn build_folder(package: &str) -> anyhow::Result<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests");
     let built = Command::new(env!("CARGO"))

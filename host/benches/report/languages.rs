@@ -20,9 +20,6 @@ const LANGUAGES: [&str; 5] = ["rust", "js", "python", "c", "go"];
 
 /// Measures two times for each example: the time to compile it, and the time from the write of a new term to the
 /// guest's first instruction. The second time includes the claim of the state.
-///
-/// # Errors
-/// Returns an error if one of the examples has not been built.
 pub fn measure(effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for language in LANGUAGES {

@@ -88,7 +88,8 @@ async fn asked_by_reqwest(address: SocketAddr) -> wasmtime::Result<Vec<f64>> {
     asking.await?
 }
 
-/// Sends requests with hyper, which implements only the protocol. No client can be expected to need less time.
+/// Sends requests with hyper, which implements only the HTTP protocol. No client can be expected to take less time than
+/// hyper.
 async fn asked_by_hyper(address: SocketAddr) -> wasmtime::Result<Vec<f64>> {
     let stream = tokio::net::TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;

@@ -34,8 +34,8 @@ const USUAL_GAP: f64 = 1.5;
 const GAP: f64 = 5.0;
 /// Upper bound on the time, in seconds, until the host notices a push for which it gets no hint.
 const NOTICED: f64 = 5.0;
-/// Upper limit on the time from a push until the pushed version runs, in seconds. The limit applies if the push sends
-/// the host a hint, and excludes the preparation of the version.
+/// Upper limit on the time from a push until the pushed version runs, in seconds, without the time that the host takes
+/// to prepare the version. The limit applies only if the push sends the host a hint.
 const TOLD: f64 = 0.3;
 /// Number of conditional writes after each swap. Their median is the yardstick for swaps.
 const WRITES: usize = 3;
@@ -217,7 +217,7 @@ impl Leader {
     }
 }
 
-/// Gives each version the same code and a different digest.
+/// Pushes a new version of the component. All versions have the same code, but each has its own digest.
 fn push(site: &Site, store: &str, component: &[u8], version: u32) -> anyhow::Result<Push> {
     let module = numbered(component.to_vec(), version);
     let path: PathBuf = site.path("version.wasm");

@@ -24,9 +24,6 @@ pub const LARGE: &str = "scheduler-js.wasm";
 const SETTLE: Duration = Duration::from_secs(3);
 
 /// Compares the memory of standbys with a large module to the memory of standbys with the leader's small module.
-///
-/// # Errors
-/// Returns an error if the large module has not been built.
 pub fn measure(small: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let large = example(LARGE)?;
     let mebibytes = std::fs::metadata(&large)?.len() as f64 / f64::from(1 << 20);
@@ -65,10 +62,6 @@ fn standby(site: &Site, name: &str, module: &Path, cached: bool) -> anyhow::Resu
     memory(node.pid()).context("the standby ended while it was watched")
 }
 
-/// Returns the path of an example's component.
-///
-/// # Errors
-/// Returns an error if the example has not been built.
 pub fn example(name: &str) -> anyhow::Result<PathBuf> {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("examples").join(name);
     ensure!(path.exists(), "{} is missing: `make examples` builds it", path.display());

@@ -177,7 +177,7 @@ impl Fleet {
         let reader = std::thread::spawn(move || {
             for line in stderr.into_iter().flat_map(|pipe| BufReader::new(pipe).lines()) {
                 let Ok(line) = line else { break };
-                // Ignore errors, since the fleet drops the receiver only after this thread has ended.
+                // The send cannot fail, because the fleet drops the receiver only after this thread has ended.
                 let _ = speaker.send(Heard { node: node.clone(), line: Some(line) });
             }
             let _ = speaker.send(Heard { node, line: None });
@@ -196,7 +196,6 @@ impl Fleet {
         .await
     }
 
-    /// Waits until the leader's instance has printed [`BEATS`] lines.
     async fn beats(&mut self, leader: &Leader) -> anyhow::Result<()> {
         self.until(|events| (events.iter().filter(|e| e.is(leader, "output")).count() >= BEATS).then_some(()))
             .await

@@ -17,8 +17,8 @@ const MAX_DEFERRAL: Duration = Duration::from_secs(2);
 /// Time after which a node takes a free lease even if its host has reached its leadership quota (`--max-leaderships`).
 pub(crate) const TAKE_ANYWAY_AFTER: Duration = Duration::from_secs(10);
 
-/// The conditions under which this node may lead. They can only prevent or end a term, so Baton's promises do not
-/// depend on them.
+/// The conditions under which this node may lead. Baton's promises hold even if these conditions are wrong, because the
+/// conditions can only prevent or end a term.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Eligibility {
     /// Human-readable reason why this node is drained for maintenance of its machine; `None` if it is not drained.

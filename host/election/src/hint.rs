@@ -42,8 +42,8 @@ pub enum Hint {
         term: Term,
         /// Time since the sender sent its last successful renewal.
         age: Duration,
-        /// This node's place in the leader's order of succession, counted from 0, if any. The first nodes in this order
-        /// read a free lease soonest.
+        /// This node's place in the leader's order of succession, counted from 0, if the leader has given it a place.
+        /// When the lease should become free, the first nodes in this order poll more often than the others.
         place: Option<u32>,
     },
     /// A node announces that it is giving up the lease.

@@ -96,8 +96,9 @@ pub struct Now {
     /// this bound to wait until another node's instance has ended. A wall clock could end that wait too early, by
     /// stepping forward. The elector also uses this bound to detect that the host was paused.
     pub least: Duration,
-    /// Wall-clock time since the Unix epoch. The elector records it, and uses it for pauses and to skip unknown terms.
-    /// No wait for another instance depends on it.
+    /// Wall-clock time since the Unix epoch. The elector uses it for scheduled runs and for the pause after an instance
+    /// has returned ok. The elector also uses it to choose a term above all terms that this node cannot know. No wait
+    /// for another instance depends on the wall clock, because anybody may set it.
     pub wall: Duration,
 }
 
@@ -220,7 +221,8 @@ pub enum Effect {
         /// The timeout for the answer.
         timeout: Duration,
         /// True if the host may withhold this acquire or reclaim because the host has reached its leadership quota. The
-        /// host then passes in [`Input::NotSent`]. No earlier request has used the request's new lease id.
+        /// host then passes in [`Input::NotSent`]. No earlier request has used the request's new lease id, so this node
+        /// cannot already hold the lease under that id.
         within_quota: bool,
     },
     /// Start an instance that serves `term`.
@@ -350,7 +352,7 @@ pub enum Report {
     },
     /// Renewals succeed again.
     RenewedAgain {
-        /// The time since the last successful renewal before this one.
+        /// The time between this renewal and the previous successful renewal.
         after: Duration,
     },
     /// An instance returned ok, perhaps under the previous holder, and the next instance starts after the pause.

@@ -20,10 +20,10 @@ pub struct ElectionName(String);
 pub struct InvalidElectionName(pub String);
 
 impl ElectionName {
-    /// Checks `name`.
+    /// Creates the name, after a check that `name` is valid: see [`ElectionName`].
     ///
     /// # Errors
-    /// [`InvalidElectionName`] if `name` does not follow the rules above.
+    /// [`InvalidElectionName`] if `name` is not valid.
     pub fn new(name: &str) -> Result<Self, InvalidElectionName> {
         let legal = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
         let starts_with_letter = name.as_bytes().first().is_some_and(u8::is_ascii_lowercase);
@@ -59,7 +59,7 @@ pub const HIGHEST_TERM: Term = 1 << 62;
 pub struct LeaseId(u128);
 
 impl LeaseId {
-    /// Makes an id from 122 of the 128 bits in `bits`.
+    /// Makes an id from random bits. A UUID fixes 6 of its 128 bits, so the id contains only 122 bits of `bits`.
     pub fn from_random(bits: u128) -> Self {
         let version_4 = (bits & !(0xf << 76)) | (0x4 << 76);
         Self((version_4 & !(0x3 << 62)) | (0x2 << 62))
@@ -127,8 +127,8 @@ pub struct Record {
     /// after the lease had expired or was broken.
     pub released: bool,
     /// The end of the pause after an instance has returned ok, as wall-clock time since the Unix epoch. No node starts
-    /// the module's next instance before then. If clocks differ, a node may wait for less than `--restart-delay`, but
-    /// never for more.
+    /// the module's next instance before then. If the nodes' clocks differ, a node may pause for less than
+    /// `--restart-delay`. A node never pauses for more, because it limits the pause to `--restart-delay`.
     pub paused_until: Option<Duration>,
     /// The progress of the election's scheduled runs, if it has ever had a schedule.
     pub progress: Option<Box<Progress>>,
@@ -161,9 +161,9 @@ pub enum LeaseState {
     /// The lease expired: its holder neither renewed nor released it.
     Expired,
     /// The lease has not expired, but its holder is dead. While the store answered the request, it checked a witness
-    /// that cannot be wrong, such as the kernel's file locks: every process of the incarnation in the record has
-    /// exited. The record shows that this incarnation began its term under this lease. A store without a witness never
-    /// reports this state.
+    /// that cannot be wrong, such as the kernel's file locks. The witness shows that every process of the incarnation
+    /// in the record has exited. The record shows that this incarnation began its term under this lease. A
+    /// store without a witness never reports this state.
     Abandoned {
         /// The id under which the dead holder held the lease.
         holder: LeaseId,

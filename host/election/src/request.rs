@@ -126,9 +126,9 @@ impl Recalled {
 }
 
 impl Reply {
-    /// Completes the answer to a recall or survey for which only the record has been read. Leaves other answers
-    /// unchanged. `others` adds the facts from all other objects. `steering` returns the version of the steering
-    /// object.
+    /// Completes the answer to a recall or survey, in which the store has filled in only the term and the progress from
+    /// the record. `others` adds the terms and the progress from all other objects. `steering` returns the version of
+    /// the steering object. Answers to other requests stay unchanged.
     ///
     /// # Errors
     /// Returns the errors of `others` and `steering`.

@@ -14,7 +14,7 @@ use core::time::Duration;
 #[derive(Clone)]
 pub struct Schedule {
     /// The schedule and its time zone, as one text. If the text differs from the recorded text, the schedule has
-    /// changed, and counts from now on.
+    /// changed. Due times of the new schedule up to the moment of the change do not run.
     pub text: String,
     /// Returns the first due time after the given time; `None` if there is none.
     pub next: fn(&str, Duration) -> Option<Duration>,
@@ -31,7 +31,8 @@ pub struct Schedule {
 pub enum Missed {
     /// Runs the latest missed due time, and drops earlier ones.
     RunOnce,
-    /// Drops missed due times. A due time during a run counts as missed at once.
+    /// Drops missed due times. If a due time passes while another run is under way, it counts as missed, even if that
+    /// run ends soon afterwards.
     Skip,
 }
 
@@ -145,14 +146,15 @@ impl Progress {
         Some(self.completed).filter(|completed| !completed.is_zero())
     }
 
-    /// The next due time is the first one after this time.
+    /// The time after which the next due time is chosen: the later of [`from`](Self::from) and [`begun`](Self::begun).
     #[must_use]
     pub fn base(&self) -> Duration {
         self.from.max(self.begun)
     }
 
-    /// Changes the schedule, if `schedule` differs from the recorded text. The new schedule counts from `now` on. If a
-    /// recorded run is later than `now` by more than `tolerance`, a clock was wrong, and the progress is set back.
+    /// Changes the schedule, if `schedule` differs from the recorded text. Due times up to `now` do not run under the
+    /// new schedule. If the last run has a due time later than `now` by more than `tolerance`, a clock was wrong. The
+    /// progress is then set back.
     pub(crate) fn change(&mut self, schedule: &str, now: Duration, tolerance: Duration) {
         if self.schedule == schedule {
             return;

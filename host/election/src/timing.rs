@@ -46,9 +46,8 @@ pub const POLL: Duration = Duration::from_secs(1);
 /// The longest polling interval of a standby.
 pub const LONGEST_POLL: Duration = POLL.saturating_add(Duration::from_millis(250));
 
-/// Time that a host may spend on its last log messages when it ends its own process. `room` is the time from the
-/// deadline (0.8 D) to the end of the host (0.93 D). When the host ends, 0.07 D of the lease is left. The result is one
-/// third of that time.
+/// Time that a host may spend on its last log messages when it ends its own process at 0.93 D: a third of the rest of
+/// the lease (0.07 D). `room` is the time from the deadline (0.8 D) to 0.93 D, from which this function computes D.
 pub fn last_words_within(room: Duration) -> Duration {
     room * 7 / 13 / 3
 }
@@ -234,7 +233,6 @@ pub fn overdue_at(deadline: Time, abort_at: Time, woken: Option<Time>) -> Time {
     woken.map_or(abort_at, |woken| abort_at.max(woken + abort_at.since(deadline)))
 }
 
-/// See [`Timing::try_timeout`].
 fn try_timeout(lease: Duration) -> Duration {
     (lease / 12).clamp(Duration::from_millis(50), Duration::from_secs(2))
 }

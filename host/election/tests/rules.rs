@@ -103,7 +103,7 @@ fn deleted_record_continues_from_highest_term_after_wait() {
     let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
     assert_eq!((record.term, record.node.clone()), (9, None));
     scene.answer(Ok(Reply::Version(Version("v9".to_string()))));
-    // The record shows every host, including this one, that this is not a new election.
+    // The new record is not marked as released, so every node that reads it, including this one, waits before it leads.
     scene.acquires(freed(record));
     let acquired = scene.now;
     scene.answer(Ok(Reply::Done));
@@ -123,7 +123,7 @@ fn new_holder_waits_a_minute_when_unwritten_record_disappears() {
     let Op::Create { record } = only_request(&scene.reads(Snapshot::Nothing)) else { panic!("nothing is created") };
     assert_eq!((record.term, record.lease), (9, SECOND * 60));
     scene.answer(Ok(Reply::Version(Version("v9".to_string()))));
-    // The record shows every host, including this one, that this is not a new election.
+    // The new record is not marked as released, so every node that reads it, including this one, waits before it leads.
     scene.acquires(freed(record));
     let acquired = scene.now;
     scene.answer(Ok(Reply::Done));
@@ -1017,7 +1017,7 @@ fn cool_off_and_its_growth_outlast_time_without_module() {
     let first = wait(&mut scene).expect("it cools off");
     scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
     scene.answer(Ok(Reply::Done));
-    // An operator suspends the election and resumes it immediately, which does not end the cool-off.
+    // This node has no module for a moment, and then the same module again. This does not end the cool-off.
     scene.input(Input::Plan(Plan::default()));
     scene.input(Input::Plan(plan(0, None)));
     let free = object(LeaseState::Free, Some(record(2, "this")));
@@ -1086,7 +1086,7 @@ fn term_begins_only_with_half_of_lease_left() {
     let renews = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
     assert!(matches!(renews[..], [Effect::Request { op: Op::Renew { .. }, .. }]), "{renews:?}");
     assert!(matches!(scene.answer(Ok(Reply::Done))[..], [Effect::Start { term: 2, .. }]));
-    // For the same reason, the host renews the lease before it writes the next version's term.
+    // The host was paused again, so it also renews the lease before it writes the term of the next version.
     scene.now = scene.sent + D * 6 / 10;
     let renews = scene.input(Input::Plan(plan(1, None)));
     assert!(matches!(only_request(&renews), Op::Renew { .. }), "{renews:?}");
@@ -1447,8 +1447,7 @@ fn failed_recall_is_reported_once_with_its_wait() {
         let mut scene = Scene::new();
         let effects = scene.reads_and_recalls(object(LeaseState::Free, Some(record(3, "other"))), Err(is_missing()));
         assert!(matches!(only_request(&effects), Op::Acquire { .. }), "{effects:?}");
-        // The record can still be written, and the lease renewed. The answers to these requests do not mention the
-        // missing file.
+        // The store carries out all requests except recalls, because only a recall reads the missing file.
         scene.answer(Ok(Reply::Done));
         let acquired = scene.now;
         scene.recalled = Err(is_missing());
@@ -1651,7 +1650,8 @@ fn dead_waiting_holder_is_not_replaced_before_expiry() {
         for _ in 0..20 {
             assert_eq!(scene.reads(object(LeaseState::Abandoned { holder }, record.clone())), []);
         }
-        // A standby waits until the lease has expired, although its holder is dead.
+        // The record does not show that the dead holder's term had begun. The holder may have been waiting for another
+        // instance, which may still be running. So a standby waits until the lease has expired.
         scene.acquires(object(LeaseState::Expired, record));
     }
 }
@@ -1711,7 +1711,7 @@ fn refused_reclaim_waits_for_expiry() {
         let holder = LeaseId::from_random(7);
         let dead = object(LeaseState::Reclaimable { holder }, Some(record(6, "this")));
         assert!(matches!(only_request(&scene.reads(dead.clone())), Op::Reclaim { .. }));
-        // The first request may have been lost on the way to the store.
+        // The first request may have been lost on the way to the store, so the node repeats it.
         scene.answer(Err(unknown()));
         assert!(matches!(only_request(&scene.wakes()), Op::Reclaim { .. }));
         assert_eq!(only_request(&scene.answer(Err(refused))), Op::Read);
@@ -2521,7 +2521,7 @@ struct Scene {
     pending: Option<RequestId>,
     asked_to_write: bool,
     asked_to_read: bool,
-    /// Answered by [`Scene::goes_on`] with `recalled`.
+    /// True if the pending request is a recall. [`Scene::goes_on`] answers it with `recalled`.
     asked_to_recall: bool,
     asked_to_survey: bool,
     recalled: Result<Term, StoreError>,
@@ -2683,7 +2683,8 @@ impl Scene {
         self.input(Input::Tick)
     }
 
-    /// Answers the recall, if the standby sends one: the store contains no term.
+    /// Passes a snapshot to the standby as the answer to its read. If the standby then sends a recall, answers that the
+    /// store contains no term.
     fn reads(&mut self, snapshot: Snapshot) -> Vec<Effect> {
         self.reads_and_recalls(snapshot, Ok(Reply::Recalled(recalled(0))))
     }

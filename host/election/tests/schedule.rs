@@ -172,7 +172,7 @@ fn push_waits_for_end_of_run_unless_it_interrupts() {
     node.runs_until(66);
     assert_eq!((node.running, node.version), (Some(run(60, None)), 2), "the new version repeats the run");
 
-    // The run may complete although it is interrupted. It is not repeated then.
+    // The host interrupts the run for a new version. If the run completes anyway, the new version does not repeat it.
     for (end, expected) in [(End::Done, None), (End::Killed, Some(run(60, None)))] {
         let mut node = Node::running_since(60);
         node.plans(2, true);
@@ -329,7 +329,7 @@ struct Node {
     /// True if the store carries out requests, but does not answer yet.
     is_slow: bool,
     unanswered: Vec<Input>,
-    /// Added to the facts in the record when the store answers a recall.
+    /// The terms and the progress that the store adds to those in the record when it answers a recall.
     announced: Recalled,
     is_serving: bool,
     running: Option<ScheduledRun>,

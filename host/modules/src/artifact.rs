@@ -14,8 +14,9 @@ use sha2::{Digest as _, Sha256};
 use baton_runtime::{Engine, Module, OUTLINE, Outline};
 use baton_store::Digest;
 
-/// Version of the artifact's format. Raise this version if the wrapping of core modules or the content of artifacts
-/// changes. Otherwise, hosts of the same Baton version would keep using old artifacts.
+/// Version of the artifact's format. Raise this version if the content of artifacts changes, or the way in which Baton
+/// turns core modules into components. Otherwise, hosts of the same Baton version would keep using the old artifacts in
+/// their caches.
 const WRAPPING: u32 = 3;
 
 /// Length of the checksum, in bytes. The checksum follows the code and the outline.
@@ -24,12 +25,11 @@ const CHECKSUM: u64 = 32;
 /// Upper bound on the size of an artifact, in bytes.
 pub(super) const LARGEST_ARTIFACT: u64 = 2 << 30;
 
-/// Combines the module's digest with a hash of this program's engine and version, because another engine could not run
-/// the code.
+/// Names the code of one module for one compiler. The key contains a hash of this program's engine and version, because
+/// code for another engine cannot run in this process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ArtifactKey(String);
 
-/// Compiled code that is complete and can no longer change.
 pub(super) struct Artifact {
     file: File,
     checksum: [u8; CHECKSUM as usize],

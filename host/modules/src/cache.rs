@@ -20,7 +20,8 @@ const LARGEST_CACHE: u64 = 1 << 30;
 
 const ENTRY: &str = ".code";
 
-/// Suffix of an entry's file name while the entry is being written. The entry is then renamed.
+/// Suffix of a file's name while the cache writes an entry to the file. Once the entry is complete, the cache renames
+/// the file.
 const UNFINISHED: &str = ".new";
 
 /// A folder with compiled code. Several processes may share it.
@@ -98,7 +99,8 @@ impl Cache {
         }
     }
 
-    /// Removes the entry if it is damaged, or if its tag was not made by one of this user's hosts.
+    /// Returns the code under this key, if the cache has it. Removes an entry that is damaged, or whose tag was not
+    /// made by one of this user's hosts, so that a new entry can take its place.
     pub(super) fn get(&self, key: &ArtifactKey) -> Option<Artifact> {
         let folder = self.opened().ok().flatten()?;
         let name = entry(key);
@@ -112,7 +114,7 @@ impl Cache {
         if read.is_none() {
             return self.discard(&folder, &name);
         }
-        // Mark the entry as recently used.
+        // Mark the entry as recently used, because `shrink` removes the least recently used entries first.
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
         let times = Timestamps { last_access: omit, last_modification: now };
@@ -120,7 +122,7 @@ impl Cache {
         read
     }
 
-    /// Ignores errors, since the cache is optional.
+    /// Adds the code to the cache. Ignores errors, because the host can compile the module again.
     pub(super) fn put(&self, key: &ArtifactKey, code: &Artifact) {
         static WRITTEN: AtomicU64 = AtomicU64::new(0);
         let Some(folder) = self.opened().ok().flatten() else { return };
@@ -143,7 +145,8 @@ impl Cache {
         None
     }
 
-    /// Opens the folder. Checks each time whether other users can write to it, and returns `None` if they can.
+    /// Opens the folder. Returns `None` if other users can write to it. Checks this on each call, because the
+    /// permissions may have changed since the last call.
     fn opened(&self) -> io::Result<Option<OwnedFd>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let folder = match rustix::fs::open(&self.folder, flags, Mode::empty()) {
@@ -156,7 +159,8 @@ impl Cache {
         Ok(is_private.then_some(folder))
     }
 
-    /// Returns `None` unless the entry is complete, and one of this user's hosts wrote it under this key.
+    /// Reads the code from an entry. Returns `None` unless the entry is complete, and one of this user's hosts wrote it
+    /// under this key.
     fn read(&self, file: OwnedFd, key: &ArtifactKey) -> Option<Artifact> {
         let stat = rustix::fs::fstat(&file).ok()?;
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;

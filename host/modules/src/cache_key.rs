@@ -1,4 +1,5 @@
-//! The cache's key. A tag made with this key proves that one of this user's hosts wrote the entry.
+//! The secret key of the cache. Each cache entry begins with a tag. A tag made with this key proves that one of this
+//! user's hosts wrote the entry.
 //!
 //! A checksum would not be enough, since anybody can compute one. The key is in a private file outside the cache's
 //! folder. Even an attacker who can write files into the cache, for example through one of this user's hosts, cannot
@@ -21,7 +22,6 @@ const KEY: usize = 32;
 /// Length of a tag, in bytes.
 pub(super) const TAG: usize = 32;
 
-/// A key for HMAC-SHA256.
 #[derive(Clone, Debug)]
 pub(super) struct CacheKey(Arc<hmac::Key>);
 

@@ -76,16 +76,16 @@ pub struct Compiler {
 }
 
 /// Limits the number of concurrent compilers. Normally, only one compiler runs at a time, because this needs the least
-/// memory. If a compiler is still running when its turn ends, the next compiler starts next to it, so that a slow
-/// module does not delay other modules. An election compiles only one module at a time, so a single election cannot
-/// occupy both places.
+/// memory. A compiler that is still running after [`TURN`] loses its turn but keeps running, and a second compiler may
+/// start. A slow module therefore does not delay other modules. An election compiles only one module at a time, so a
+/// single election cannot occupy both of the [`AT_ONCE`] places.
 #[derive(Debug)]
 struct Turns {
     places: Semaphore,
     turn: Semaphore,
 }
 
-/// The task that the parent gives the child.
+/// The task that a host gives to its child process, which runs the command [`COMPILE_MODULE`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Assignment {
     /// Size of the module, in bytes.
@@ -129,8 +129,9 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for a place, and then for a turn. The caller keeps the place until its compiler has ended, and the turn
-    /// for at most [`TURN`]. Callers are served in the order in which they arrive.
+    /// Waits until a compiler may start: first for one of the [`AT_ONCE`] places, and then for the turn. The caller
+    /// keeps the place until its compiler has ended, and the turn for at most [`TURN`]. Callers are served in the order
+    /// in which they arrive.
     async fn next(&self) -> Result<[SemaphorePermit<'_>; 2], AcquireError> {
         Ok([self.places.acquire().await?, self.turn.acquire().await?])
     }
@@ -143,8 +144,8 @@ impl Compiler {
         Self { program, least_patience: PATIENCE.1, turns: Arc::default() }
     }
 
-    /// Replaces the default for the minimum time that the host waits for a compiler on a busy machine. The host still
-    /// waits at least 10 times the CPU time limit.
+    /// Replaces the default of 10 minutes for the shortest limit on a compiler's elapsed time. A longer limit applies
+    /// if 10 times the CPU time limit is longer than this duration.
     #[must_use]
     pub fn with_min_lifetime(self, least_patience: Duration) -> Self {
         Self { least_patience, ..self }
@@ -228,7 +229,8 @@ impl Compiler {
     }
 }
 
-/// The description is untrusted, since a malicious module may have taken control of the child.
+/// Parses the child's description of a module. The description is untrusted, because a malicious module may have taken
+/// control of the child.
 pub(super) fn inspection(said: impl io::Read) -> serde_json::Result<Inspection> {
     serde_json::from_reader(io::BufReader::new(said.take(LONGEST_INSPECTION)))
 }

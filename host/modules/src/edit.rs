@@ -18,7 +18,7 @@ pub async fn read_versions(store: &dyn ObjectStore, election: &ElectionName) -> 
 
 /// Changes the list in one conditional write. Writes nothing if `change` leaves the list as it is. If another writer
 /// changes the list in the meantime, reads the new list and calls `change` again. Returns the result of the call to
-/// `change` that produced the written list. If the future is dropped, a request may still be in progress.
+/// `change` that produced the written list. If the future is dropped, its last write may still reach the store.
 ///
 /// # Errors
 /// Returns the errors of `change`, and [`EditError`]. After an error, the list is unchanged, unless the error says that
@@ -67,8 +67,9 @@ impl Unusable for VersionListError {
 /// An attempt whose write may have succeeded. The write may still take effect later, as long as the store holds the
 /// list that the attempt read.
 struct Doubt<T> {
-    /// The version that this attempt made the newest, if any. If there is none, repeating the change has no further
-    /// effect.
+    /// The version that this attempt made the newest, if any. If a later reading of the list contains this version, the
+    /// write has succeeded. An attempt without such a version needs no check, because repeating the change has no
+    /// further effect.
     newest: Option<ListedVersion>,
     answer: T,
 }

@@ -22,11 +22,11 @@ use baton_store::{Digest, foreign_file_system};
 /// Upper bound on the size of a signature, in bytes.
 const LONGEST_SIGNATURE: u64 = 64 << 10;
 
-/// A module in a file. Its minisign signature, if any, is in `FILE.minisig` next to it.
+/// Offers the module in a file. The module's minisign signature, if any, is in `FILE.minisig` next to the file.
 ///
-/// The source offers the file's first content at once. Later, it offers new content only once the file has not changed
-/// for a while, and waits longer if the file looks half-written. The source checks the files after each hint from
-/// inotify, and also at intervals without a hint.
+/// The source offers the file's first content at once. Later, the source offers new content only once the file has not
+/// changed for a while. If the file looks half-written, the source waits longer. The source checks the files after each
+/// hint from inotify, and also at intervals without a hint.
 pub struct FileSource {
     path: PathBuf,
     pace: WatchIntervals,
@@ -37,9 +37,11 @@ pub struct FileSource {
     looks_at: Option<Instant>,
     /// The stamps of the files at the last successful read.
     known: Option<Sight>,
-    /// The stamps of the files after a change, and the time since which the stamps have not changed again.
+    /// The stamps of the files after the last change, and the time at which the source first saw these stamps. The
+    /// source waits until the stamps have stayed the same for a while.
     settling: Option<(Sight, Instant)>,
-    /// A read may take arbitrarily long.
+    /// The read in progress. A read may take arbitrarily long, so the read survives if the caller drops the future of
+    /// `next`.
     reading: Option<BoxFuture<'static, Result<FoundFile, SourceError>>>,
     offered: Option<(Digest, Option<String>)>,
     said: Option<SourceError>,
@@ -173,13 +175,12 @@ impl FileSource {
         sight
     }
 
-    /// Schedules the next check after `longest`, or after `rests` if that is sooner.
     fn look_after(&mut self, longest: Duration) {
         self.looks_at = Some(Instant::now() + longest.min(self.rests));
     }
 
-    /// Waits until the next check is due or there is a hint. Dropping the future and calling again does not extend the
-    /// wait.
+    /// Waits until the next check is due or inotify gives a hint. If the caller drops the future and calls `rest`
+    /// again, the total wait does not become longer.
     async fn rest(&mut self) {
         let Some(at) = self.looks_at else { return };
         let hint = async {

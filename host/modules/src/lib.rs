@@ -51,7 +51,8 @@ use baton_runtime::Module;
 /// A version that is ready to start: verified, compiled and linked.
 #[derive(Clone)]
 pub struct PreparedVersion {
-    /// Serial of the publication.
+    /// Serial of the publication in the election's list. For a module from a file or a registry, the serial that this
+    /// process has given to the offer.
     pub serial: u64,
     /// The module's code and digest.
     pub module: Module,
@@ -68,7 +69,8 @@ impl PreparedVersion {
 /// The versions that a node could run in an election.
 #[derive(Clone, Default)]
 pub struct Supply {
-    /// The version to run as leader. If there is no such version, the node does not contend for the lease.
+    /// The version that this node would run as the leader. Without such a version, the node does not contend for the
+    /// lease.
     pub current: Option<PreparedVersion>,
     /// The version to fall back to. Set only while the current version is on probation.
     pub fallback: Option<PreparedVersion>,
@@ -93,7 +95,7 @@ pub struct Judgement {
     pub verdict: Verdict,
 }
 
-/// The result of running a version. The recorder adds the node and the time.
+/// The result of running a version. The recorder adds the node and the time before it writes the verdict to the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// The version has passed its probation.

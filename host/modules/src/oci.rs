@@ -56,7 +56,8 @@ pub struct OciSource {
 
 type Pulling = Arc<dyn Fn(Digest) + Send + Sync>;
 
-/// Results of earlier polls, each with the digest of its manifest. These manifests need not be pulled again.
+/// The digests of the manifests that earlier polls have already handled: the manifest of the offered module, and a
+/// manifest that does not belong to a module. A poll need not pull these manifests again.
 #[derive(Clone, Default)]
 struct Known {
     offered: Option<Digest>,
@@ -69,7 +70,7 @@ impl Known {
     }
 }
 
-/// The registry is set if the next poll can use the same credentials.
+/// The result of a poll. Contains the open registry if the next poll can use the same credentials.
 type Looked = (Option<Registry>, Result<Finding, Failure>);
 
 enum Finding {
@@ -94,13 +95,14 @@ impl OciSource {
         }
     }
 
-    /// Sets the callback for a module that takes a long time to pull.
+    /// Sets a function to call with the digest of a module that takes a long time to pull.
     #[must_use]
     pub fn telling(self, pulling: impl Fn(Digest) + Send + Sync + 'static) -> Self {
         Self { pulling: Arc::new(pulling), ..self }
     }
 
-    /// Returns the offer or error for the caller, if it is new.
+    /// Processes the result of a poll, and schedules the next poll. Returns the offer or the error that `next` should
+    /// return, or `None` if the caller already knows it.
     fn conclude(&mut self, looked: Result<Looked, JoinError>) -> Option<Result<Offer, SourceError>> {
         // A poll should never panic, no matter what the registry sends. If a poll panics, the panic message has already
         // been printed.

@@ -21,7 +21,8 @@ pub struct PathLookups {
 pub struct PathLookup {
     /// The folder that contains the name, resolved like [`PathLookups::end`].
     pub folder: PathBuf,
-    /// True if the name is a link, or is the last name in the path.
+    /// True if the name is a link, or is the last name in the path. A replacement of the link or the file can make the
+    /// path lead to a different file.
     pub decides: bool,
 }
 
@@ -57,7 +58,8 @@ impl PathLookups {
     }
 }
 
-/// Returns the parts in reverse order. The root is one of them: joining the root to a path replaces that path.
+/// Returns a path's parts in reverse order, so that the caller can pop the next part off the end. The root counts as a
+/// part. If the target of a link begins with the root, joining the root replaces the path so far.
 fn parts(path: &Path) -> Vec<PathBuf> {
     path.components()
         .rev()

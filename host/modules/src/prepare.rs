@@ -28,7 +28,7 @@ pub struct Preparer {
     pub compile_timeout: Duration,
     /// The cache of compiled code. Without a cache, modules are compiled every time.
     pub cache: Option<Cache>,
-    /// The runners. A module is prepared only if a runner can be made ready for it.
+    /// Starts the runners. The preparation of a module fails if no runner can be made ready for the module.
     pub runners: Runners,
 }
 
@@ -159,7 +159,7 @@ impl Preparer {
         Ok(Preparation { module, cached, took: started.elapsed() })
     }
 
-    /// Does not need the compiler. Returns the module only if its compiled code is cached.
+    /// Checks a module without compiling it. Returns the module, too, if its compiled code is in the cache.
     fn verify(&self, offer: &Offer) -> Result<(ArtifactKey, Option<Module>), PrepareError> {
         let bytes = &offer.bytes;
         let size = bytes.len() as u64;

@@ -12,13 +12,14 @@ pub struct Offer {
     pub signature: Option<String>,
 }
 
-/// A location outside the store that names a module, and may later name another module.
+/// A file or a registry that names a module, and may later name another module.
 #[async_trait]
 pub trait Source: Send {
-    /// Waits until the module changes, and returns the new module. The first call returns the current module. A source
-    /// does not offer an unchanged module again, but may do so after an error. After an error, call again immediately:
-    /// the source itself waits before it retries. A source does not return the same error twice in a row. If the future
-    /// is dropped, no change is lost.
+    /// Waits until the module changes, and returns the new module. The first call returns the current module.
+    ///
+    /// A source does not offer an unchanged module again, unless an error occurred in between. After an error, call
+    /// this method again immediately, because the source itself waits before it retries. A source does not return the
+    /// same error twice in a row. If the future is dropped, no change is lost.
     ///
     /// # Errors
     /// [`SourceError`] if there is nothing to offer. Earlier offers stay valid.

@@ -17,7 +17,7 @@ const LARGEST_KEY_FILE: u64 = 64 << 10;
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
     pins: Vec<Digest>,
-    /// Shared by all clones.
+    /// Shared by all clones, so that [`Trust::renew`] replaces the keys in all of them.
     keys: Arc<RwLock<TrustedKeys>>,
     election: Option<ElectionName>,
 }
@@ -113,7 +113,7 @@ impl Trust {
         Self { election: Some(election.clone()), ..self }
     }
 
-    /// Checks whether a module may run here. Takes as long as hashing the module.
+    /// Checks whether a module may run here. Computes a hash of the whole module if keys are set.
     ///
     /// # Errors
     /// [`Distrust`] if the module may not run here.

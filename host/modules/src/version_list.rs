@@ -19,8 +19,8 @@ const FORMAT: u64 = 1;
 /// Maximum size of the object after a push, in bytes. The size is limited because every node reads the whole object
 /// after each change.
 const LARGEST: usize = 512 << 10;
-/// Maximum size of an object that is parsed, in bytes. Larger than [`LARGEST`], because verdicts may make an object
-/// larger after a push. Parsing needs many times the object's size in memory.
+/// Maximum size of an object that is parsed, in bytes. Parsing needs many times the object's size in memory. This limit
+/// is higher than [`LARGEST`], because verdicts may make an object larger after a push.
 const LARGEST_READ: usize = 8 * LARGEST;
 /// Highest valid serial. At a million pushes per second, reaching this serial would take more than 100,000 years.
 const HIGHEST_SERIAL: u64 = 1 << 62;
@@ -253,9 +253,9 @@ impl VersionList {
         Ok(RolledBack::To(digest))
     }
 
-    /// Records the verdict on a pushed version. The verdict does not apply if the same digest has been pushed again
-    /// since. A rejection is final. If only one version is not rejected, that version cannot be rejected. Returns true
-    /// if the list has changed.
+    /// Records the verdict on a pushed version. Ignores the verdict if the digest has been pushed again, because the
+    /// verdict is about the earlier push. A rejection is final. The last version that is not rejected cannot be
+    /// rejected. Returns true if the list has changed.
     pub fn judge(&mut self, judgement: &Judgement, node: &str, at: &str) -> bool {
         let version = &judgement.version;
         let others = self.candidates().filter(|entry| entry.serial != version.serial).count();
@@ -303,7 +303,8 @@ impl VersionList {
         self.pushed.extract_if(.., removable).collect()
     }
 
-    /// Returns true even if other changes followed the one that made this version the newest.
+    /// Returns true if the change that made `newest` the newest version has been written, even if other changes
+    /// followed.
     pub(super) fn includes(&self, newest: &ListedVersion) -> bool {
         self.pushed.iter().any(|entry| entry.serial == newest.serial && entry.digest == newest.digest)
     }
@@ -312,7 +313,8 @@ impl VersionList {
         self.pushed.iter().rev().filter(|entry| !is_rejected(entry))
     }
 
-    /// Also removes the rejection of the entry, and the rejections of all modules that were not pushed.
+    /// Adds an entry as the newest version. Also removes the rejection of the entry, and the rejections of all modules
+    /// that were not pushed.
     fn publish(&mut self, entry: ListedVersion) -> Result<(), VersionListError> {
         self.serial += 1;
         let verdict = entry.verdict.filter(|verdict| *verdict == RecordedVerdict::Good);
@@ -377,7 +379,8 @@ impl RecordedVerdict {
     }
 }
 
-/// The field that all formats have in common.
+/// The field that all formats have in common. The decoder reads this field first, to recognize the format of a later
+/// version.
 #[derive(Deserialize)]
 struct Head {
     format: u64,

@@ -41,8 +41,9 @@ impl Watch {
         Ok(Self { inotify: inotify.map_err(io::Error::from)?, watched: Mutex::default() })
     }
 
-    /// Watches exactly the folders that are at these paths now. Call this again when a folder may have been replaced.
-    /// Returns true if all of the folders can be watched. May block for as long as the file system does.
+    /// Watches exactly the folders that are at these paths now. If one of the folders may have been replaced since,
+    /// call this method again. Returns true if all of the folders can be watched. May block for as long as the file
+    /// system does.
     pub fn set(&self, folders: &BTreeSet<PathBuf>) -> bool {
         let flags = WatchFlags::ONLYDIR
             | WatchFlags::CREATE
@@ -78,7 +79,8 @@ impl Watch {
             };
             match ready.try_io(|inotify| drain(inotify.get_ref())) {
                 Ok(Ok(())) => return,
-                // After an error, give no more hints: the source also checks the files without hints.
+                // After an error, give no more hints. Changes are still found, because the source also checks the files
+                // without hints.
                 Ok(Err(_)) => return std::future::pending().await,
                 Err(_nothing) => {}
             }

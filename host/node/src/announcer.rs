@@ -20,16 +20,16 @@ use crate::steering::NodeIncarnation;
 use crate::telemetry::{Event, Log};
 use crate::view::NodeView;
 
-/// Delay between a change and its announcement. Without this delay, the announcement of a new term could slow down the
-/// start of the term's instance.
+/// Delay between a change of this node's state and the announcement of the change. Without this delay, the announcement
+/// of a new term could slow down the start of the term's instance.
 const NEWS_AFTER: Duration = Duration::from_millis(10);
-/// Delay if only the link has changed. The link may have ended because the leader released the lease. In that case, the
-/// store should serve the next leader first.
+/// Delay between a change of only this node's link and the announcement of the change. A link may end because the
+/// leader has released the lease. The delay then lets the next leader's requests reach the store first.
 const LINK_AFTER: Duration = Duration::from_millis(250);
 /// Interval between announcements if nothing changes. Because live nodes repeat their announcements, an old
 /// announcement shows that its node has crashed.
 const EVERY: Duration = Duration::from_secs(60);
-/// Initial and maximum wait after a failure. The wait doubles each time.
+/// Wait after a failed announcement: the initial and the maximum wait. The wait doubles after each further failure.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 const TRY: Duration = Duration::from_secs(10);
 /// Timeout at shutdown for withdrawing the announcement. Includes the wait for an announcement that is in progress.
@@ -64,11 +64,14 @@ pub(crate) struct Announcer {
 }
 
 struct Announced {
-    /// The last announcement, without the time and the incarnation of a duplicate, which [`Announcer::say`] adds.
+    /// The last announcement. The time and the incarnation of a duplicate host are missing, because [`Announcer::say`]
+    /// adds them to a copy just before it writes the announcement.
     said: Option<Announcement>,
-    /// The facts that this node has announced, in any incarnation. `None` until the stored announcement has been read.
+    /// The highest term and the progress that this node has announced, in this or an earlier incarnation. `None` until
+    /// this host has read the stored announcement.
     named: Option<Recalled>,
-    /// Time of the next announcement if nothing changes.
+    /// Time of the next announcement, if no change triggers an earlier one. After a failure, this is the time of the
+    /// retry.
     again: Instant,
     failures: u32,
     /// Incarnation of another host with the same id, and the time until which that host is assumed to be running.
@@ -90,7 +93,8 @@ impl Announcer {
         let mut tidying = JoinSet::new();
         loop {
             tokio::select! {
-                // Make no more announcements after the supervisor has ended.
+                // `biased` checks `over` first, because the node must not announce itself after its supervisor has
+                // ended.
                 biased;
                 _ = over.changed() => break,
                 // If a cleanup fails, a later one withdraws the remaining announcements.
@@ -150,8 +154,8 @@ impl Announcer {
         }
     }
 
-    /// Returns the announcement of the current state. [`Announcer::say`] adds the time and the incarnation of a
-    /// duplicate.
+    /// Returns the announcement of the current state. The time and the incarnation of a duplicate host are still
+    /// missing: [`Announcer::say`] adds them.
     fn announcement(&self, view: &NodeView, holds: Vec<Digest>) -> Announcement {
         let NodeIncarnation { node, incarnation } = &self.itself;
         let runs = view.instance.map(|instance| instance.module);
@@ -222,8 +226,8 @@ impl Announcer {
         }
     }
 
-    /// Other nodes cannot distinguish two hosts with the same id, and each of the two overwrites the other's
-    /// announcement.
+    /// Returns the error message for another host with this node's id. Other nodes cannot distinguish the two hosts,
+    /// and each of the two overwrites the other's announcement.
     fn another_has_this_id(&self, other: &str) -> String {
         let NodeIncarnation { node, incarnation } = &self.itself;
         format!(
@@ -259,14 +263,15 @@ impl Announced {
     }
 }
 
-/// Returns `None` if `next` equals `said`, the last announcement.
+/// Returns the delay before `next` is announced. Returns `None` if `next` equals `said`, the last announcement.
 fn outdated_after(said: &Announcement, next: &Announcement) -> Option<Duration> {
     let differs_only_in_link = || Announcement { link: next.link.clone(), ..said.clone() } == *next;
     (said != next).then(|| if differs_only_in_link() { LINK_AFTER } else { NEWS_AFTER })
 }
 
-/// Reads this node's stored announcement, adds its facts and `named` to the new announcement, and then writes the new
-/// one. The stored announcement may be the only record of a term, and another host with this id may have written it.
+/// Announces the node. Before the write, merges `named` and the stored announcement's term and progress into the new
+/// announcement, because the stored announcement may be the only record of a term. Another host with this id may have
+/// written the stored announcement.
 async fn say(
     store: Arc<dyn ObjectStore>,
     election: ElectionName,
@@ -278,8 +283,6 @@ async fn say(
     let other = before.as_ref().map(|before| &before.incarnation).filter(|other| **other != announcement.incarnation);
     let duplicate = named.as_ref().and(other).cloned();
     announcement.duplicate = duplicate.clone().or(announcement.duplicate);
-    // Keep the facts of the stored announcement: another host with this id may have announced a higher term that no
-    // other node knows.
     let mut named = named.unwrap_or_default();
     before.iter().for_each(|before| named.merge(&before.recalled()));
     named.merge(&announcement.recalled());

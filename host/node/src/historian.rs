@@ -22,7 +22,7 @@ pub struct HistorianPace {
     pub after: Duration,
     /// Minimum interval between writes.
     pub apart: Duration,
-    /// Initial and maximum wait after a failure. The wait doubles each time.
+    /// Wait after a failed write: the initial and the maximum wait. The wait doubles after each further failure.
     pub again: (Duration, Duration),
     /// Timeout for the last write at shutdown.
     pub last: Duration,
@@ -106,7 +106,7 @@ impl Historian {
                     Some(error)
                 }
             };
-            // Do not log an outage of the store: the parts that depend on the store report it.
+            // Do not log an outage of the store: the supervisor logs an `unreachable` event for it.
             let problem = problem.filter(|problem| !matches!(problem, HistoryError::Store(StoreError::Unknown(_))));
             if let Some(problem) = &problem
                 && last_problem.as_ref() != Some(problem)
@@ -129,7 +129,8 @@ impl Historian {
     }
 }
 
-/// Holds, for each unwritten term of this node, the entries for the previous term and for the term itself.
+/// The terms that are not in the store yet. Each value holds two entries of the history: one for the preceding term, if
+/// known, and one for the term itself.
 #[derive(Default)]
 struct Unwritten(BTreeMap<Term, [Option<PastTerm>; 2]>);
 
@@ -138,7 +139,8 @@ impl Unwritten {
         for served in served {
             let (number, [before, own]) = (served.term, historian.past_terms(served));
             let unwritten = self.0.entry(number).or_default();
-            // The tracker reports each term when it begins and when it ends, each time with the previous term.
+            // The tracker reports each term twice: when the term begins and when it ends. The second report replaces
+            // the first.
             *unwritten = [before.or(unwritten[0].take()), own];
             if self.0.len() > KEPT_TERMS {
                 self.0.pop_first();

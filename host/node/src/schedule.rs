@@ -1,9 +1,10 @@
 //! Schedules of coordinators: cron patterns in a time zone.
 //!
-//! `croner` parses the patterns and handles daylight saving time: a fixed local time that does not exist runs at the
-//! next instant that does, a fixed local time that exists twice runs once, and steps such as `*/15` continue. `croner`
-//! calls a time fixed if the pattern has a single minute and a single hour. So this module splits patterns with lists
-//! and ranges into such patterns. `jiff` supplies the time zones.
+//! `croner` parses the patterns and handles daylight saving time. If a fixed local time does not exist on a day, the
+//! run begins at the next time that exists. If a fixed local time exists twice, the run begins once. Steps such as
+//! `*/15` continue through the change. `croner` treats a time as fixed only if the pattern has a single minute and a
+//! single hour. This module therefore splits a pattern with lists or ranges into several such patterns. `jiff` supplies
+//! the time zones.
 
 use std::time::Duration;
 
@@ -17,8 +18,9 @@ use jiff::{Timestamp, Zoned};
 /// A due time is missed if its run has not begun within this time.
 pub const MISSED_AFTER: Duration = Duration::from_secs(600);
 
-/// Maximum number of fixed times a day. A pattern with more of them counts as steps: at a change to or from daylight
-/// saving time, times that do not exist are dropped, and times that exist twice run twice.
+/// Maximum number of fixed times a day. If a pattern has more fixed times, this module does not split it, and `croner`
+/// treats its times as steps. When daylight saving time begins or ends, `croner` then drops the times that do not
+/// exist, and runs twice at the times that exist twice.
 const MOST_FIXED_TIMES: usize = 48;
 
 /// The reason why a schedule is refused.
@@ -99,7 +101,8 @@ pub fn local_time(schedule: &Schedule, due: Duration) -> String {
     }
 }
 
-/// Returns one spelling for all spellings of a pattern, so that a different spelling does not count as a change.
+/// Returns the same text for all spellings of a pattern, so that a different spelling does not count as a change of the
+/// schedule.
 fn normalized(pattern: &str) -> String {
     let fields = pattern.split_whitespace().collect::<Vec<_>>().join(" ").to_ascii_uppercase();
     match fields.as_str() {
@@ -149,7 +152,8 @@ fn parse(text: &str) -> Result<(Vec<Cron>, TimeZone), InvalidSchedule> {
     Ok((patterns, zone))
 }
 
-/// Returns `None` if the field has steps or wildcards.
+/// Returns the values of a cron field that consists of numbers, lists and ranges. Returns `None` if the field has steps
+/// or wildcards.
 fn fixed_values(field: &str) -> Option<Vec<u8>> {
     let mut values = Vec::new();
     for part in field.split(',') {

@@ -75,8 +75,8 @@ impl NodeView {
         self.leads.filter(|_| left > Duration::ZERO).map(|term| (term, left))
     }
 
-    /// Returns the facts that this node announces, because they must outlast the lease record if an operator deletes
-    /// it.
+    /// Returns the highest term and the progress. This node announces both, so that they are not lost if an operator
+    /// deletes the lease record.
     pub(crate) fn recalled(&self) -> Recalled {
         Recalled { term: self.term, progress: self.progress.clone() }
     }

@@ -42,7 +42,8 @@
 //!   component, `componentize` wraps core modules, and `component_size` measures components. `backtrace` and `names`
 //!   make traps readable.
 //! - [`confine`] drops every right that a process does not need, before the process handles untrusted input.
-//! - Helpers: `secret`, [`memory`], `bounded`.
+//! - Helpers: `secret` holds text that must not be printed, [`memory`] configures the allocator, and `bounded` reads
+//!   files up to a maximum size.
 
 mod bounded;
 pub mod confine;

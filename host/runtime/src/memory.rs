@@ -9,8 +9,8 @@ pub fn keep_one_heap() {
     // any time.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
-        // 128 KiB is also glibc's initial value. An explicit value stops glibc from raising the threshold. So large
-        // allocations are returned to the system as soon as they are freed.
+        // 128 KiB is also glibc's initial value. But by default, glibc raises the value at run time. An explicit value
+        // prevents this, so that large allocations are returned to the system as soon as they are freed.
         libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
     }
 }

@@ -9,7 +9,7 @@ use crate::{FileError, read_file};
 /// Maximum length of a secret (bytes). A longer file was probably named by mistake.
 const LONGEST: u64 = 64 << 10;
 
-/// A string that is printed as `***`.
+/// A string that `Debug` and `Display` print as `***`, so that it does not get into logs by mistake.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 

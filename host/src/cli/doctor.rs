@@ -139,9 +139,10 @@ pub struct Latency {
 pub struct Diagnosis {
     /// The store's URL.
     pub store: String,
-    /// True if all checks have run and none has found a problem.
+    /// True if no signal interrupted the command, and no check found a problem.
     pub passed: bool,
-    /// True if all checks have run; false if the command was interrupted.
+    /// True if no signal interrupted the command. Even then, some checks may not have run: the command skips the
+    /// remaining checks of the store after a problem on which they depend.
     pub complete: bool,
     /// Statistics on how long renewals took; `None` if no lease was renewed.
     pub latency: Option<Latency>,

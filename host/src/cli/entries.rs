@@ -41,7 +41,7 @@ fn text(entry: &Value) -> String {
     let Ok(Entry { ts, level, event, election, term, text: message, stream, context, line }) =
         Entry::deserialize(entry)
     else {
-        // A newer host may send entries without these fields.
+        // An entry from a newer host may lack some of these fields. Show such an entry as JSON.
         return escape(&entry.to_string()).into_owned();
     };
     let level = match (stream.as_deref(), &*level) {

@@ -241,7 +241,8 @@ pub struct Push {
     pub by: String,
 }
 
-/// The arguments of `baton dev`. The settings are resolved later, from files in the folder.
+/// The arguments of `baton dev`. The command resolves the settings later, because some of them come from files in the
+/// project's folder.
 pub struct Development {
     /// The project's folder.
     pub folder: PathBuf,
@@ -252,7 +253,8 @@ pub struct Development {
     pub module: Option<PathBuf>,
     /// The settings on the command line.
     pub settings: Layer,
-    /// The environment, with the folder as the working folder.
+    /// The environment of this process, except that the working folder is the project's folder, so that relative paths
+    /// start there.
     pub around: Environment,
 }
 
@@ -459,8 +461,8 @@ fn development(dev: &args::Dev, around: &Environment) -> Result<Development, Con
 }
 
 /// Joins a switch and its value, so that `--preempt false` means `--preempt=false`. Clap is configured to accept the
-/// value of a switch only after `=`. Without this rule, clap would take MODULE in `--preempt MODULE` for the value of
-/// the switch.
+/// value of a switch only after `=`, because it would otherwise take MODULE in `--preempt MODULE` for the value of the
+/// switch.
 fn with_joined_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let is_value = |argument: &OsString| argument.to_str().is_some_and(|text| config::switch(text).is_ok());
@@ -536,7 +538,7 @@ fn election_argument(text: &str) -> Result<ElectionName, ConfigError> {
     config::election(text).map_err(|problem| ConfigError::of_argument("ELECTION", problem))
 }
 
-/// Rejects URLs such as `oci://…`, because only hosts fetch modules.
+/// Rejects URLs such as `oci://…`. Only hosts fetch modules; commands read them from files.
 fn module_argument(module: PathBuf) -> Result<PathBuf, ConfigError> {
     match module.to_str().filter(|text| !is_path(text)) {
         Some(address) => {

@@ -58,7 +58,7 @@ fn verdict(row: &ModuleRow) -> String {
     }
 }
 
-/// Returns `None` if `at` is not a time.
+/// Formats the age of the time `at`, as in `5 min ago`. Returns `None` if `at` is not a time.
 pub(super) fn age(at: &str, now: OffsetDateTime) -> Option<String> {
     let age = now - OffsetDateTime::parse(at, &Rfc3339).ok()?;
     Some(match age.whole_minutes() {

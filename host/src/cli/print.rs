@@ -36,7 +36,8 @@ pub fn print_json(result: &impl Serialize) -> io::Result<()> {
     print_json_again(result).map(drop)
 }
 
-/// Prints one of several results as JSON, as [`print_json`] does. Returns false if stdout is closed.
+/// Prints a result as [`print_json`] does, for commands that print repeatedly. Returns false if stdout is closed, so
+/// that the caller can stop.
 pub(super) fn print_json_again(result: &impl Serialize) -> io::Result<bool> {
     // In pretty-printed JSON, line breaks occur only between tokens, so the line breaks need no escaping.
     let json = serde_json::to_string_pretty(result)?;

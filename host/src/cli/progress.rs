@@ -68,7 +68,7 @@ impl Progress {
         }
     }
 
-    /// Erases the line.
+    /// Erases the progress line, so that the command can print something else.
     pub fn clear(&self) {
         if self.is_shown.take() {
             self.write("");

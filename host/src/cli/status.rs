@@ -117,7 +117,7 @@ pub struct ScheduleRow {
     pub schedule: String,
     /// Due time of the next run (RFC 3339). While a run is under way or missed, the due time of that run.
     pub next: Option<String>,
-    /// True if the run of `next` has begun and is not completed.
+    /// True if the run that is due at `next` has begun but is not completed.
     pub begun: bool,
     /// Due time of the last completed run (RFC 3339), if any.
     pub last_completed: Option<String>,
@@ -265,7 +265,8 @@ pub fn print_again(
     if !moves_its_cursor(&io::stdout()) {
         return print_styled(&(text + "\n"));
     }
-    // Each line break erases the rest of the old line. The end of the text erases everything below it.
+    // The new output overwrites the previous output from the top of the screen. Each line break erases the rest of the
+    // old line, and the end of the text erases everything below it.
     const HOME: &str = "\u{1b}[H";
     const REST_OF_LINE: &str = "\u{1b}[K\n";
     const BELOW: &str = "\u{1b}[J";

@@ -58,7 +58,7 @@ pub(super) enum Endpoint {
 }
 
 impl Endpoint {
-    /// Fails if this user is not running the host on this machine.
+    /// Returns the local socket of a host on this machine. Fails unless this user runs the host.
     pub(super) async fn here(incarnation: &str) -> std::io::Result<Self> {
         local_socket::connect(incarnation).await.map(|_| Self::Here(incarnation.to_owned()))
     }
@@ -135,7 +135,8 @@ impl Client {
         self.token_file.is_some()
     }
 
-    /// `accepts` is the media type. `after` is the id of the last event that the caller has received.
+    /// Requests a path from a host. `accepts` is the requested media type. `after` is the id of the last event that the
+    /// caller has received, if any.
     pub(super) async fn ask(
         &self,
         endpoint: &Endpoint,
@@ -337,8 +338,8 @@ mod tests {
         let reason = format!("a process of user {own} listens there, but only users 12345 may receive it");
         assert!(matches!(&refused, AskError::Refused(why) if why.contains(&reason)), "{refused}");
         assert_eq!(*received.lock().unwrap(), "", "nothing was sent at all");
-        // The first client sends no token, so there is no secret to protect. The second client sends its token, because
-        // the process that listens belongs to the same user.
+        // The first client trusts no user, but may connect anyway, because it has no token to protect. The second
+        // client trusts the user who runs the listening process, and sends its token.
         for (client, has_token) in
             [(Client { trusted: BTreeSet::new(), ..client(None) }, false), (client(Some(&file)), true)]
         {

@@ -63,8 +63,8 @@ impl Pruner<'_> {
         if let Some(missing) = elections.iter().find(|election| !all.contains(election) && !known.contains(election)) {
             bail!("there is no election {missing} in this store: nothing was removed");
         }
-        // No module was pushed to these elections, but their nodes may have left stale announcements. Withdraw these
-        // announcements, too.
+        // The nodes of elections to which no module was pushed may also have left stale announcements. Call `in_use`
+        // for these elections, too, because it withdraws stale announcements.
         for election in known.iter().filter(|election| !all.contains(election)) {
             if elections.is_empty() || elections.contains(election) {
                 self.in_use(election).await?;

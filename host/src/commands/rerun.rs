@@ -20,12 +20,13 @@ pub(super) async fn rerun(election: &ElectionName, store: &StoreUrl) -> anyhow::
         cli::print(&format!("{election} is not finished: there is nothing to rerun\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    // The flag `released` states that no instance is still running. No new instance starts while the record has an
-    // outcome.
+    // The flag `released` states that no instance is still running. The value that is chosen here stays correct until
+    // the write, because no new instance starts while the record has an outcome.
     record.released = match lease {
-        // The last holder set the flag, and its value is still correct.
+        // The last holder set the flag when it released the lease, and the flag is still correct.
         LeaseState::Free => record.released,
-        // An instance ends before its lease expires. If the lease was broken, the instance may still be running.
+        // The holder's host ends the instance before the lease expires. If an operator broke the lease, the instance
+        // may still be running.
         LeaseState::Expired => true,
         LeaseState::Broken => false,
         LeaseState::Held | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. } => bail!(
@@ -53,7 +54,7 @@ pub(super) async fn rerun(election: &ElectionName, store: &StoreUrl) -> anyhow::
     }
     record.outcome = None;
     let written = ask(&*store, election, Op::Write { id, version, record }).await;
-    // If the release fails, hosts must wait until the lease expires.
+    // Release the lease even if the write has failed. Otherwise, hosts would have to wait until the lease expires.
     let released = ask(&*store, election, Op::Release { id }).await;
     written.context("cannot write the record")?;
     released.context(

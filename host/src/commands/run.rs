@@ -77,11 +77,13 @@ const LOCKED_WITHIN: Duration = Duration::from_secs(2);
 /// Maximum time that elections wait at startup for the first attempt to create the store.
 const MADE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Environment variables that name files which the clients of stores and registries read.
+/// Environment variables that name files which the clients of stores and registries read. Coordinators must not be able
+/// to replace these files.
 const FILES: [(&str, &str); 2] =
     [("AZURE_FEDERATED_TOKEN_FILE", "the workload's token file"), ("SSL_CERT_FILE", "the certificate file")];
 
-/// Environment variables that name folders with certificates or with programs that the host runs.
+/// Environment variables that name folders with certificates or with programs that the host runs. Coordinators must not
+/// be able to write to these folders.
 const FOLDERS: [(&str, &str); 2] = [("SSL_CERT_DIR", "the certificate folder"), ("PATH", "the program folder")];
 
 pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
@@ -90,7 +92,7 @@ pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
         modules: open_store(&config.store)?,
         status: open_store(&config.store)?,
     };
-    // Use a separate handle, so that renewals do not wait for coordinators' commits.
+    // Open the store separately for coordinators' state, so that renewals do not wait for coordinators' commits.
     let states: Arc<dyn ObjectStore> = open_store(&config.store)?;
     host(config, stores, states, None)
 }
@@ -319,7 +321,8 @@ impl Host<'_> {
         let control = runtime("control", checked.len().clamp(1, 2))?;
         let incarnation = incarnation(node.as_str())?;
         let lock_file = control.block_on(lock_file(config, *workshop, &incarnation, log));
-        // Keep the lock file locked until this process has exited, even if everything else is dropped earlier.
+        // Never drop this handle, because other hosts take an unlocked lock file as proof that this host has exited.
+        // The file must therefore stay locked until the process has exited.
         let _held = ManuallyDrop::new(lock_file.clone());
         if lock_file.is_some() {
             stores.leases =
@@ -362,7 +365,8 @@ impl Host<'_> {
             admin.shutdown();
         }
         telling.end();
-        // Do not wait for these threads: if the store hangs, one of them may be blocked forever.
+        // Do not wait without a limit for the threads of these runtimes: if the store hangs, one of the threads may be
+        // blocked forever.
         control.shutdown_background();
         keepers.shutdown_timeout(Duration::from_secs(1));
         result
@@ -377,7 +381,8 @@ impl Host<'_> {
             report(error.to_string());
             None
         });
-        // Runners must run this program, even if its file has been replaced in the meantime.
+        // Runners must run the same program as this process, even if the program's file has been replaced since this
+        // process started. `/proc/self/exe` always refers to this process's program.
         Ok(Templates::with_lock_file("/proc/self/exe".into(), &Processes::in_groups(groups)?, lock_file))
     }
 
@@ -478,7 +483,7 @@ impl Host<'_> {
             let (modules, module) = followers.follower(checked, &runners, tracker).await?;
             elections.push((self.election(checked, shared, runners, modules, tracker), module));
         }
-        // A local folder is always created. A shared store is created only with `--create`.
+        // The host always creates a local folder, but creates a shared store only with `--create`.
         if config.create || matches!(config.store, StoreUrl::Sqlite(_)) {
             let (tries, tried) = oneshot::channel();
             aside.spawn(create(Arc::clone(&stores.leases), config.store.clone(), (*log).clone(), tries));
@@ -579,7 +584,8 @@ async fn lock_file(
     incarnation: &str,
     log: &Log,
 ) -> Option<Arc<LockFile>> {
-    // The lock proves that all runners have exited, but only if no runner can release the lock.
+    // Other hosts take an unlocked lock file as proof that all runners of this host have exited. The proof is valid
+    // only if no runner can release the lock.
     let is_wanted = config.witness && workshop.is_none() && confine::keeps_what_it_holds();
     let folder = witness::folder(&config.store, config.state.as_deref()).filter(|_| is_wanted)?;
     let incarnation = incarnation.to_owned();
@@ -644,8 +650,9 @@ impl<'a> Followers<'a> {
         Self { host, stores, compiler: Compiler::default(), cache }
     }
 
-    /// Creates the follower of a module source, and loads the module if it is a file. Only a file must be usable at
-    /// startup, because a user who starts the host can fix the file.
+    /// Creates the follower of a module source. If the source is a file that `baton run` uses, also loads the module,
+    /// and fails if the module is unusable: the user who starts the host can fix the file. Other sources may become
+    /// usable later.
     async fn follower(
         &self,
         Checked { coordinator, trust, .. }: &Checked<'_>,

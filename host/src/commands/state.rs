@@ -58,7 +58,8 @@ pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: Sta
                     Err(DocumentError::Damaged) => Document::default(),
                     found => found?,
                 };
-                // Term numbers never decrease, even if the imported state comes from another store.
+                // Keep the higher of the two terms, because a state's term must never decrease. The imported state may
+                // come from another store, whose terms are lower.
                 Ok(Document { term: found.term.max(import.term), entries: import.entries.clone(), ..found })
             })
             .await?;
@@ -67,7 +68,7 @@ pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: Sta
     Ok(ExitCode::SUCCESS)
 }
 
-/// Fails if there is no saved state, because the name of the election may be misspelled.
+/// Reads the saved state. Fails if there is none, because the user may have misspelled the name of the election.
 async fn saved(store: &dyn ObjectStore, election: &ElectionName) -> anyhow::Result<Document> {
     let cannot = || format!("cannot read the state of {election}");
     let read = in_time(state::read(store, election)).await.with_context(cannot)?.with_context(cannot)?;

@@ -13,10 +13,12 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Returns the environment of this process.
+    /// Reads the environment variables and the home folder of this process. Relative paths stay relative to the
+    /// process's working folder.
     #[must_use]
     pub fn of_process() -> Self {
-        // Leave the working folder implicit (""): it may have been deleted, and relative paths are easier to read.
+        // Use an empty path as the working folder instead of its absolute path. The working folder may have been
+        // deleted, and has no absolute path in that case. Relative paths are also easier to read in messages.
         Self {
             variables: std::env::vars_os().collect(),
             home: std::env::home_dir().filter(|home| home.is_absolute()),

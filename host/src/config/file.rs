@@ -29,7 +29,8 @@ pub(super) struct FileLayers {
     pub coordinators: BTreeMap<String, Layer>,
 }
 
-/// Reads the named file, or the default file if it exists. Also returns the file's name.
+/// Reads the file that the user has named. If the user has named none, reads the default file, if it exists. Also
+/// returns the file's name.
 pub(super) fn read(
     named: Option<&SourcedText>,
     around: &Environment,
@@ -282,8 +283,8 @@ fn list_of_strings(example: &str) -> String {
     format!("write a list of quoted strings: {example}")
 }
 
-/// Example of a list of arguments, for errors. Baton rejects a single string, because it is not clear how to split the
-/// string into arguments.
+/// Example that errors show for the key `arg`. Baton rejects a single string as the value of `arg`, because it is not
+/// clear how to split the string into arguments.
 const ARGUMENTS: &str = "arg = [\"--verbose\", \"report.csv\"]";
 
 /// The error message for a key that is unknown, or in the wrong part of the file.

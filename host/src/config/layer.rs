@@ -99,8 +99,8 @@ impl Layer {
         Ok(self)
     }
 
-    /// Ignores empty variables, and fails if a variable belongs to a setting that was renamed or removed. For unknown
-    /// variables, see [`super::misspelt`].
+    /// Reads the settings from the `BATON_…` variables. Ignores empty variables. Fails if a variable belongs to a
+    /// setting that was renamed or removed. For unknown variables, see [`super::misspelt`].
     pub(super) fn of_variables(around: &Environment) -> Result<Self, ConfigError> {
         if let Some((name, key)) = around.names().find_map(|name| Some((name, renamed_variable(name)?))) {
             return Err(ConfigError::new(name, format!("is now called {}", key.variable())));
@@ -151,8 +151,8 @@ impl Layer {
         Ok(())
     }
 
-    /// Sets a folder, with its guest path as the name. Rejects a second folder with the same guest path, because one
-    /// would hide the other.
+    /// Adds a folder grant, with the guest path as the grant's name. Rejects a second grant with the same guest path,
+    /// because one folder would hide the other in the sandbox.
     pub(super) fn set_folder(&mut self, text: &str, origin: Origin) -> Result<(), ConfigError> {
         let parts = FolderGrant::of(text).map_err(|problem| ConfigError::at(Key::Dir, &origin, problem))?;
         let folders = self.named.entry(Key::Dir).or_default();

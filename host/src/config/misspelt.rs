@@ -9,7 +9,7 @@ use baton_store::azure::OWN_CONNECTION_STRING;
 
 const PREFIX: &str = "BATON_";
 
-/// A variable that has no effect, and the variable that was probably meant.
+/// An environment variable that has no effect, because its name is probably misspelled.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Misspelt {
     /// Name of the variable in the environment.
@@ -33,7 +33,8 @@ pub(super) fn misspelt<'a>(around: &Environment, layers: impl Iterator<Item = &'
             // Names in lower case or with hyphens, as in baton.toml, also count as misspelled.
             let typo = variable.to_ascii_uppercase().replace('-', "_");
             let typo = typo.strip_prefix(PREFIX)?;
-            // Users rarely mistype the first letter. Without this condition, many short words would match.
+            // Compare only words with the same first letter, because users rarely mistype the first letter. Otherwise,
+            // many short words would match by chance.
             let alike: Vec<&str> =
                 words.iter().copied().filter(|word| word.chars().next() == typo.chars().next()).collect();
             let meant = format!("{PREFIX}{}", nearest(typo, &alike)?);

@@ -74,8 +74,8 @@ pub struct Config {
     pub store: StoreUrl,
     /// True to create the store's container if it is missing.
     pub create: bool,
-    /// True to run coordinators that use folders even if this kernel cannot confine them to these folders. The
-    /// confinement matters only if a coordinator escapes its sandbox.
+    /// True to run coordinators that use folders even if this kernel cannot confine them to these folders. The kernel's
+    /// confinement is a second barrier, which matters only if a coordinator escapes the WebAssembly sandbox.
     pub allow_weaker_isolation: bool,
     /// The source of the node's id.
     pub node: NodeChoice,
@@ -89,7 +89,7 @@ pub struct Config {
     pub witness: bool,
     /// Folder for the persistent files of this user's hosts; `None` without a home folder.
     pub state: Option<PathBuf>,
-    /// True to open links to the store's other nodes. If the store is local, all nodes are on this machine.
+    /// True to open links to the other nodes that use the store.
     pub links: bool,
     /// Address for links with nodes on other machines; `None` to disable such links. Ignored unless [`Self::links`] is
     /// set.
@@ -110,7 +110,7 @@ pub struct Config {
     /// Variables whose names are probably misspelled names of settings.
     pub misspelt: Vec<Misspelt>,
     rows: Vec<SettingRow>,
-    /// The inputs other than the file, for [`Self::again`].
+    /// The command line and the environment, from which [`Self::again`] resolves the settings again.
     given: (Layer, Environment),
 }
 

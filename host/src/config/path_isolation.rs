@@ -62,8 +62,8 @@ impl Config {
                 }
             }
         }
-        // A folder that is read-only for one coordinator may be writable for another coordinator. If the same
-        // coordinator could write to the folder, `:ro` would have no effect.
+        // Reject a read-only grant if another grant lets the same coordinator write to the folder, because `:ro` would
+        // then have no effect. Other coordinators may write to the folder.
         for (coordinator, folder) in self.folders().filter(|(_, folder)| folder.read_only) {
             let mut own = writable.iter().filter(|writable| writable.election == coordinator.election.as_str());
             if let Some(writable) = own.find(|writable| writable.covers(folder.real(), &mounts)) {
@@ -95,7 +95,7 @@ impl Config {
         if let StoreUrl::Sqlite(folder) = &self.store {
             add(place(Key::Store), "the store", folder, true);
         }
-        // A host whose store is on Azure has such a folder, too: see `witness::folder`.
+        // Hosts use this folder even if the store is on Azure: see `witness::folder`.
         if let Some(leases) = witness::folder(&self.store, self.state.as_deref()).filter(|_| self.witness) {
             add(place(Key::Reclaim), "the folder for lock files and lease notes", &leases, true);
         }
@@ -175,7 +175,7 @@ impl<'a> Writable<'a> {
         })
     }
 
-    /// True if `folder` is this folder or is inside it. `folder` need not exist.
+    /// True if `folder` is this writable folder, or is inside it. `folder` need not exist.
     fn covers(&self, folder: &Path, mounts: &Mounts) -> bool {
         let is_in = |folder: &Path| self.identity.is_some() && identity(folder) == self.identity;
         folder.ancestors().any(is_in)
@@ -216,7 +216,8 @@ impl Spot {
     }
 }
 
-/// The mounts that this process can see. Empty if `/proc` is missing, but the host does not run without `/proc` anyway.
+/// The mounts that this process can see. The list is empty if `/proc` is missing, but then the host does not run
+/// anyway.
 pub(super) struct Mounts(Vec<Mount>);
 
 struct Mount {
@@ -243,8 +244,8 @@ impl Mounts {
             let path = mount.root.join(existing.strip_prefix(&mount.point).ok()?);
             Some(Spot { device: mount.device.clone(), path })
         });
-        // The list omits mounts whose root this process cannot see. For such a mount, use the mount's id instead of the
-        // device: within one mount, comparing the paths is enough.
+        // The kernel's list omits mounts whose root this process cannot see, so this function does not know the device
+        // of such a mount. The mount's id can replace the device: within one mount, comparing the paths is enough.
         Some(inside.unwrap_or_else(|| Spot { device: id, path: existing.to_owned() }))
     }
 

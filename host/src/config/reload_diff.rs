@@ -6,7 +6,8 @@ use super::table::SettingRow;
 use super::{Config, ConfigError, Coordinator, Key, resolve};
 
 impl Config {
-    /// Resolves the settings again. The configuration file may have changed in the meantime.
+    /// Resolves the settings again, from the command line and the environment of the host's start and from the current
+    /// configuration file.
     ///
     /// # Errors
     /// [`ConfigError`] for the first error.
@@ -27,7 +28,8 @@ impl Config {
         };
         let mut keys: BTreeSet<Key> = values(self).symmetric_difference(&values(other)).map(|(key, ..)| *key).collect();
         for (one, now) in own.iter().filter_map(|(name, one)| Some((one, others.get(name)?))) {
-            // The rows do not contain the values of these two settings, so compare the values here.
+            // The rows omit the values of environment variables and secrets, which may be confidential. Compare these
+            // values here.
             keys.extend((one.env != now.env).then_some(Key::Env));
             keys.extend((one.secrets != now.secrets).then_some(Key::Secret));
         }

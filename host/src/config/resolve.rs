@@ -140,7 +140,7 @@ fn labels(host: &mut Resolver<'_>) -> Result<Labels, ConfigError> {
     Ok(labels.into_iter().collect())
 }
 
-/// Resolves only the store, for commands that read it.
+/// Resolves the lease store and no other setting, for commands that use an existing store.
 ///
 /// # Errors
 /// [`ConfigError`] if the setting or the file is invalid, or if the default store is needed and there is no home
@@ -245,7 +245,7 @@ pub fn resolve_examined(flags: &Layer, around: &Environment) -> Result<DoctorSet
     })
 }
 
-/// All layers except the command line.
+/// The layers from all sources except the command line.
 struct Sources {
     variables: Layer,
     file: FileLayers,
@@ -342,7 +342,7 @@ fn limits(own: &mut Resolver<'_>) -> Result<(baton_runtime::Limits, Origin), Con
     Ok((baton_runtime::Limits { memory, output, ..baton_runtime::Limits::default() }, memory_origin))
 }
 
-/// Returns the coordinator, and the origin of its election's name.
+/// Resolves the settings of one coordinator. The returned origin is the place that sets the coordinator's election.
 fn coordinator(
     layers: Vec<&Layer>,
     store: &StoreUrl,
@@ -363,7 +363,7 @@ fn coordinator(
     if schedule.is_some() {
         suits_schedule(on_done, &restart_origin, &pause_origin)?;
     }
-    // Between scheduled runs, the schedule alone decides how long to wait.
+    // The restart delay does not apply to a coordinator with a schedule: the schedule alone decides when it runs again.
     let pause = if schedule.is_some() { Duration::ZERO } else { pause };
     let (stall_after, _) = own.optional(Key::StallAfter, value::stall, value::show_duration)?;
     let (pins, _) = own.get(Key::Pin, value::digests, |pins| value::show_digests(pins))?;
@@ -414,7 +414,8 @@ fn coordinator(
     Ok((coordinator, election_origin))
 }
 
-/// Fails if `restart` is `on-failure` or `restart-delay` is set, because the schedule alone decides when to run again.
+/// Fails if `restart` is `on-failure`, or if `restart-delay` is set. Both conflict with a schedule, because the
+/// schedule alone decides when the coordinator runs again.
 fn suits_schedule(on_done: OnDone, restart_origin: &Origin, pause_origin: &Origin) -> Result<(), ConfigError> {
     if on_done == OnDone::Finish {
         let problem = "a coordinator with a schedule runs at each due time: remove `restart`, or remove `schedule`";
@@ -438,7 +439,8 @@ fn module_and_election(own: &mut Resolver<'_>) -> Result<(ModuleSource, Election
     let by_name = || value::election_called(&module.stem());
     let (election, election_origin) =
         own.get_or(Key::Election, value::election, |name| name.to_string(), by_name).map_err(|error| {
-            // The default election is derived from the module's name, so the module setting is the place to fix.
+            // By default, the election's name is derived from the module's name. If the derived name is invalid, the
+            // user must fix the module setting.
             if own.origin(Key::Election) == Origin::Default {
                 ConfigError::new(module_origin.place(Key::Module), error.problem)
             } else {
@@ -457,7 +459,7 @@ fn module_and_election(own: &mut Resolver<'_>) -> Result<(ModuleSource, Election
     Ok((module, election, election_origin))
 }
 
-/// Checks `time-zone` and `missed` even if there is no schedule.
+/// Resolves the schedule, if any. Validates `time-zone` and `missed` even if there is no schedule.
 fn schedule(own: &mut Resolver<'_>) -> Result<Option<Schedule>, ConfigError> {
     let text = |text: &str| Ok(text.trim().to_string());
     let (pattern, origin) = own.optional(Key::Schedule, text, String::clone)?;
@@ -468,7 +470,8 @@ fn schedule(own: &mut Resolver<'_>) -> Result<Option<Schedule>, ConfigError> {
     schedule.map(Some).map_err(|error| ConfigError::at(Key::Schedule, &origin, error.to_string()))
 }
 
-/// An error names `max-memory` if the user has set it too high for the lease. Any other error names `lease`.
+/// Derives the times of an election. If the lease is too short for a `max-memory` that the user has set, the error
+/// names `max-memory`. Any other error names `lease`.
 fn timing(
     (lease, lease_origin): (Duration, &Origin),
     store: &StoreUrl,
@@ -482,7 +485,8 @@ fn timing(
     })
 }
 
-/// Reads each setting from the strongest layer that has it, and records a row for the table of `--print-config`.
+/// Reads each setting from the layer with the highest precedence that sets it, and records a row for the table of
+/// `--print-config`.
 struct Resolver<'a> {
     layers: Vec<&'a Layer>,
     rows: &'a mut Vec<SettingRow>,

@@ -127,7 +127,7 @@ impl Shape {
 
 macro_rules! settings {
     ($($key:ident = $entry:expr;)+) => {
-        /// One setting.
+        /// A setting: the key of an entry in the settings table.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum Key {
             $(#[doc = concat!("The setting `", stringify!($key), "`.")] $key,)+
@@ -491,7 +491,6 @@ impl Key {
         matches!(self.shape(), Shape::Texts | Shape::Scalars | Shape::Secrets) || self == Key::Dir
     }
 
-    /// The form of the value in `baton.toml`.
     pub(crate) fn shape(self) -> Shape {
         self.setting().shape
     }
@@ -544,7 +543,8 @@ pub(crate) fn renamed(old: &str) -> Option<Key> {
 
 pub(super) fn renamed_variable(name: &str) -> Option<Key> {
     let word = name.strip_prefix("BATON_")?.to_ascii_lowercase().replace('_', "-");
-    // These settings were renamed, but their variables have kept their names.
+    // These three settings were renamed, but their variables were not: `secrets` is now `secret`, but its variable
+    // already was `BATON_SECRET`. A variable such as `BATON_SECRETS` is therefore not an old name.
     renamed(&word).filter(|key| ![Key::Secret, Key::Dir, Key::Label].contains(key))
 }
 

@@ -56,8 +56,9 @@ const PINS: [&str; 4] = [
     "sha256:000000000000000000000000000000000000000000000000000000000000000b",
 ];
 
-/// Each setting, with one value for each place that can set it: the flag, the environment variable, the coordinator's
-/// table, and the top of the file. The last element is the default.
+/// The settings that one test can check in the same way. Each entry has one value for each place that can set the
+/// setting: the flag, the environment variable, the coordinator's table, and the top of the file. An empty string
+/// stands for a place that the test skips. The last element is the setting's default.
 const SETTINGS: [(Key, [&str; 4], &str); 36] = [
     (Key::Store, ["sqlite:/f", "sqlite:/v", "", "sqlite:/g"], "sqlite:HOME/.local/state/baton"),
     (Key::Create, ["true", "false", "", "true"], "false"),
@@ -150,7 +151,7 @@ fn setting_comes_from_strongest_layer_that_has_it() {
         let expected = (flag.to_string(), format!("flag {}", key.flag()));
         assert_eq!(shown(&config, key), expected, "{name}");
     }
-    // Each setting is in SETTINGS, or has a test of its own.
+    // SETTINGS omits these settings and the multi-value settings, because they have tests of their own.
     const ELSEWHERE: [Key; 5] = [Key::Config, Key::Arg, Key::AdminTlsCert, Key::AdminTlsKey, Key::PeerAdvertise];
     let named = Key::ALL.iter().copied().filter(|key| key.is_named());
     let tested: Vec<Key> = SETTINGS.iter().map(|setting| setting.0).chain(ELSEWHERE).chain(named).collect();
@@ -236,7 +237,8 @@ fn old_name_is_refused_with_the_new_name() {
         let error = Case::new("").error(&[(old, "x")], &["x.wasm"]);
         assert!(error.starts_with(&format!("{old}: ")) && error.ends_with(&format!(" is now called {new}")), "{error}");
     }
-    // In earlier versions, `--config` had another meaning, so this value may be a secret.
+    // Before 0.1.0, `--config` took NAME=VALUE. The value may therefore contain a secret, which the error must not
+    // repeat.
     for (variable, flag) in [("BATON_CONFIG", "token=s3cr3t"), ("", "--config=token=s3cr3t")] {
         let variables: &[(&str, &str)] = if variable.is_empty() { &[] } else { &[(variable, flag)] };
         let arguments: &[&str] = if variable.is_empty() { &["x.wasm", flag] } else { &["x.wasm"] };
@@ -592,7 +594,7 @@ fn certificate_without_key_is_refused() {
 
 #[test]
 fn docs_state_the_defaults_of_settings() {
-    // These defaults depend on the machine or on the module.
+    // The docs describe these defaults in words, because the defaults depend on the machine or on the module.
     const ELSEWHERE: [Key; 6] = [Key::Module, Key::Election, Key::Store, Key::Node, Key::Cache, Key::Config];
     let config = Case::new("").run(&[], &["x.wasm"]).unwrap();
     let section = include_str!("../../../docs/settings.md");

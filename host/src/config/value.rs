@@ -22,7 +22,6 @@ const KIB: u64 = 1 << 10;
 /// Longest accepted duration. A longer duration is probably a mistake. The limit also keeps sums of durations from
 /// overflowing.
 const LONGEST_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
-/// The word that disables an optional setting.
 pub(super) const OFF: &str = "off";
 /// Smallest memory limit, in bytes: one WebAssembly page.
 const LEAST_MEMORY: u64 = 64 * KIB;
@@ -325,14 +324,14 @@ pub fn election(text: &str) -> Result<ElectionName, String> {
     })
 }
 
-/// Extracts the rule for names from the error for an invalid election name. The rest of the error repeats the name
-/// unescaped.
+/// Returns the rule for names, which is the end of the error about an invalid election name. The beginning of the error
+/// repeats the name unescaped, so the caller quotes the name itself.
 fn after_name(error: &str) -> &str {
     error.rfind(": use").map_or("", |at| &error[at..])
 }
 
-/// Derives an election's name from a module's name. Underscores become hyphens, as in crate names. No other character
-/// is replaced: otherwise, two modules could get the same election, and one of them would never run.
+/// Derives an election's name from a module's name. Underscores become hyphens, as in crate names. If more characters
+/// were replaced, two modules could get the same election, and one of them would never run.
 pub(super) fn election_called(stem: &str) -> Result<ElectionName, String> {
     ElectionName::new(&stem.replace('_', "-")).map_err(|_| {
         format!(

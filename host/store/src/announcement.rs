@@ -138,7 +138,7 @@ impl Announcement {
         }
     }
 
-    /// Returns the facts that must survive if the record is deleted.
+    /// Returns the term and the progress in this announcement. Other nodes need both if the record is deleted.
     #[must_use]
     pub fn recalled(&self) -> Recalled {
         Recalled { term: self.term, progress: self.progress.parse::<Progress>().ok().map(Box::new) }
@@ -169,9 +169,10 @@ impl Announcement {
     }
 }
 
-/// Withdraws a node's announcement, unless it may be the only object that contains the facts `known`. Keeps the
-/// announcement if the record cannot be read, does not exist, or contains a lower term or less progress. Returns true
-/// if the announcement was withdrawn.
+/// Withdraws a node's announcement, unless the announcement may be the only object that contains the term and the
+/// progress in `known`. Keeps the announcement if the record cannot be read, does not exist, or contains a lower term
+/// or less progress. If `known` contains neither, always withdraws the announcement. Returns true if the announcement
+/// was withdrawn.
 ///
 /// # Errors
 /// Returns the errors of the store. If the outcome is unknown, the announcement may have been withdrawn.
@@ -196,9 +197,10 @@ pub const GONE: time::Duration = time::Duration::hours(24);
 /// announcements would accumulate as nodes come and go, and each takeover would have to read all of them. Returns the
 /// number of withdrawn announcements.
 ///
-/// The caller must have announced its own node just before this call. Ages are relative to the newest announcement, so
-/// this machine's clock does not matter. A store that does not record when announcements are written serves only one
-/// machine. For such a store, this call uses the times in the announcements.
+/// The age of an announcement is relative to the newest announcement, so this machine's clock does not matter. The
+/// caller must announce its own node just before this call, so that the newest announcement is recent. If the store
+/// does not record when announcements are written, this call uses the times in the announcements. Such a store serves
+/// only one machine, so all these times come from the same clock.
 ///
 /// # Errors
 /// Returns the errors of the store.
@@ -224,15 +226,15 @@ pub async fn withdraw_gone(
     for (at, Listed { object, put, .. }, known) in announced {
         let is_gone = put.is_some() || newest_said.is_some_and(|newest| newest - at > GONE);
         if is_gone && may_withdraw(leases, election, &known).await {
-            // The condition `put` makes the store keep the announcement if the node has announced itself again in the
-            // meantime.
+            // If the node has announced itself again in the meantime, the new announcement was written after `put`, and
+            // the store keeps it.
             withdrawn += usize::from(modules.remove(&object, put).await?);
         }
     }
     Ok(withdrawn)
 }
 
-/// True if the record contains these facts too, or if there are none.
+/// True if the record contains the term and the progress in `known`, or if `known` contains neither.
 async fn may_withdraw(leases: &dyn LeaseStore, election: &ElectionName, known: &Recalled) -> bool {
     *known == Recalled::default()
         || matches!(leases.request(election, Op::Read).await, Ok(Reply::Read(read)) if read.covers(known))

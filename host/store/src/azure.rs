@@ -47,7 +47,7 @@ const RENEWED_ANOTHERS: &str = "the store renewed another client's lease";
 
 const LEASE_BLOB: &str = "/lease";
 
-/// The blob's content. It must not be empty, because ranges of an empty blob cannot be requested.
+/// The content of the lease's blob. It must not be empty, because ranges of an empty blob cannot be requested.
 const CONTENT: &str = "The lease of an election of Baton. Its record is the metadata. Do not delete it.\n";
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
@@ -184,7 +184,7 @@ impl LeaseStore for AzureStore {
                 .await
                 .map(|response| Reply::Version(Version(response.etag)))
                 .map_err(|error| self.store_error(RequestKind::ToCreate, &error)),
-            // Ignore `instead_of`: this store cannot detect that a holder is dead.
+            // Ignore `instead_of`, the id of a dead holder: this store cannot detect that a holder is dead.
             Op::Acquire { id, length, version, instead_of: _ } => {
                 check_length(length, LEASE_RANGE, &"an Azure store")?;
                 let response = blob
@@ -206,7 +206,8 @@ impl LeaseStore for AzureStore {
                     .await
                     .map_err(|error| self.store_error(RequestKind::OfLease, &error))?;
                 self.renew(&blob, id, Some(version)).await.map_err(|error| match error {
-                    // The lease id has already been changed, so report an unknown outcome instead of a refusal.
+                    // The lease id has already been changed, so a refusal would be wrong. Report an unknown outcome
+                    // instead.
                     StoreError::Misconfigured(reason) => StoreError::Unknown(reason),
                     error => error,
                 })
@@ -299,8 +300,8 @@ fn azure_id(id: LeaseId) -> Result<AzureLeaseId, StoreError> {
         .map_err(|error| StoreError::Misconfigured(format!("the lease id {id} is not a UUID: {error}")))
 }
 
-/// Rounds up to whole seconds, the unit that Azure uses. The lease may therefore end later in the store than the holder
-/// assumes.
+/// Rounds up to whole seconds, the unit that Azure uses. The store may therefore keep the lease for longer than the
+/// holder assumes, which is safe.
 fn whole_seconds(length: Duration) -> u64 {
     length.as_secs() + u64::from(length.subsec_nanos() > 0)
 }

@@ -26,7 +26,7 @@ pub struct ChangeNotifier(Arc<Ends>);
 
 #[derive(Debug)]
 struct Ends {
-    /// Number of notifications received so far. Each one makes the readers read the store.
+    /// Number of notifications received so far. Each notification makes the readers read their objects.
     looks: watch::Sender<u64>,
     is_told: watch::Sender<bool>,
     /// Number of changes that this node has found or made so far. Other nodes must be notified of each change.
@@ -57,12 +57,13 @@ impl ChangeNotifier {
         self.0.looks.send_modify(|looks| *looks += 1);
     }
 
-    /// Sets whether another node that polls often notifies this node of changes.
+    /// Sets whether another node, which polls often, currently notifies this node of changes. If so, this node polls
+    /// less often.
     pub fn is_told(&self, is_told: bool) {
         self.0.is_told.send_if_modified(|before| std::mem::replace(before, is_told) != is_told);
     }
 
-    /// Notes that a read has shown a change, or that this node has written a change.
+    /// Reports that a read has shown a change, or that this node has written a change. Other nodes are then notified.
     pub fn found(&self) {
         self.0.found.send_modify(|found| *found += 1);
     }
@@ -110,7 +111,7 @@ impl ChangeReader {
     /// notification, or that the other nodes have stopped reporting changes. `last` is the time at which the last read
     /// began. Cancel safe.
     pub async fn reason(&mut self, last: Instant) -> Instant {
-        // `self` keeps both senders alive, so `changed` never returns an error.
+        // `self` keeps both senders alive, so neither call of `changed` returns an error.
         let silent = async {
             loop {
                 if self.is_told.changed().await.is_err() {

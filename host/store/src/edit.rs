@@ -28,14 +28,15 @@ pub struct Edit<'a> {
     doubt: Option<StoreError>,
 }
 
-/// The outcome of one write.
+/// The outcome of one write of an edit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteOutcome {
     /// The change was written.
     Written,
-    /// The change was not written. Read again.
+    /// The change was not written. The caller must read the object again, and repeat the change.
     Refused,
-    /// The change may have been written, or may still be written unless another client writes first. Read again.
+    /// The change may have been written, or may still be written unless another client writes first. The caller must
+    /// read the object again to find out.
     InDoubt,
 }
 
@@ -138,8 +139,8 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Returns the error for a change that is no longer allowed: `why`, or an unknown outcome if an earlier write may
-    /// have succeeded.
+    /// Returns the error to report if the change is no longer allowed. `why` is the reason. If an earlier write of this
+    /// edit may have succeeded, the error says that the outcome is unknown instead.
     pub fn forbidden<U: Unusable, E: From<EditError<U>>>(&self, why: E) -> E {
         self.doubt.clone().map_or(why, |error| EditError::Unknown(error).into())
     }

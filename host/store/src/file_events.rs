@@ -51,13 +51,14 @@ impl FileEvents {
         asked.await.unwrap_or_default()
     }
 
-    /// Waits for an event. Increases the number of events, which all receivers see.
+    /// Waits for an event, and increases the number of events. All receivers from [`heard`](Self::heard) see the
+    /// number.
     pub(crate) async fn hear(&self) {
         let Some(queue) = self.queue().await else { return std::future::pending().await };
         match queue.readable().await {
             Ok(mut readable) => {
-                // If several tasks are waiting, the first one drains the queue. After that, each task checks its own
-                // file.
+                // If several tasks are waiting, only the first task finds events in the queue. The new number wakes all
+                // tasks, and each task then checks its own file.
                 let have_told = queue.get_ref().have_told();
                 readable.clear_ready();
                 if have_told {
@@ -91,8 +92,8 @@ impl Watches {
         Ok(Self(inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?))
     }
 
-    /// Returns the number of the watch. The watch belongs to the file that is now at `path`, and ends when it is
-    /// removed or the file is deleted.
+    /// Watches the file that is now at `path`, and returns the number of the watch. The watch ends when
+    /// [`remove`](Self::remove) removes it, or when the file is deleted.
     pub(crate) fn add(&self, path: &Path, events: WatchFlags) -> io::Result<i32> {
         Ok(inotify::add_watch(&self.0, path, events)?)
     }
@@ -102,7 +103,7 @@ impl Watches {
         let _ = inotify::remove_watch(&self.0, number);
     }
 
-    /// Returns true if the queue contained events.
+    /// Empties the queue. Returns true if the queue contained events.
     pub(crate) fn have_told(&self) -> bool {
         let mut space = [0; 4096];
         let mut have_told = false;

@@ -33,9 +33,9 @@ const SEPARATOR: &str = ",\n";
 /// Maximum length of each string, in characters.
 pub const LONGEST_TEXT: usize = 200;
 
-/// Decides where to insert a reported term. If at most this many terms in the history have a higher number, the report
-/// is late, and is inserted before them. If there are more, the store was reset to lower term numbers, and the report
-/// is appended.
+/// Number of terms that decides where to insert a reported term. If at most this many terms in the history have a
+/// higher number, the report is late, and is inserted before these terms. If more terms have a higher number, the store
+/// was reset to lower term numbers, and the report is appended.
 const LATE: usize = 100;
 
 const UNHEARD: &str = "did not end cleanly: its node was not heard from again";
@@ -190,7 +190,7 @@ impl History {
         match self.terms.iter_mut().rev().find(is_same) {
             None => self.insert(reported),
             Some(known) if reported.closed_by.is_none() && reported.ended.is_some() => *known = reported,
-            // The term's own node has already reported the end of the term.
+            // The term's own node has already reported the end of the term, and knows best. Ignore this report.
             Some(known) if known.ended.is_some() && known.closed_by.is_none() => {}
             Some(known) if reported.ended.is_none() => {
                 // The term's own node knows best how the term began, so take that part from its report.
@@ -272,7 +272,8 @@ pub async fn report_terms(
     }
 }
 
-/// Returns the new content, if it differs from `found`. If `found` is damaged, also returns the problem.
+/// Returns the new content of the history, if it differs from the stored content `found`. If `found` is damaged, also
+/// returns the problem.
 fn with(found: Option<&[u8]>, reported: Vec<PastTerm>) -> Result<(Option<Bytes>, Option<HistoryError>), HistoryError> {
     let (mut history, damage) = match found.map(History::decode).transpose() {
         Ok(history) => (history.unwrap_or_default(), None),

@@ -104,7 +104,8 @@ impl Lease {
     fn renew(&mut self, id: LeaseId, elapsed: Duration) -> Result<(), StoreError> {
         self.held_by(id)?;
         match self.state(elapsed) {
-            // The holder is still this client, so no other client has acquired the lease since.
+            // Even an expired lease can be renewed: its last holder is this client, so no other client has acquired the
+            // lease.
             LeaseState::Held
             | LeaseState::HeldForever
             | LeaseState::Abandoned { .. }
@@ -118,7 +119,7 @@ impl Lease {
     }
 
     fn reclaim(&mut self, from: LeaseId, id: LeaseId, elapsed: Duration) -> Result<(), StoreError> {
-        // This client already holds the lease. The answer to an earlier request must have been lost.
+        // This client already holds the lease under the new id. The answer to an earlier request must have been lost.
         if self.holder == Some(id) {
             return self.renew(id, elapsed);
         }

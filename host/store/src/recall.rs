@@ -6,8 +6,8 @@ use baton_election::{Recalled, StoreError};
 use crate::Announcement;
 use crate::state::Document;
 
-/// Adds the term that claimed the coordinator's state, if any, and the facts in the nodes' announcements. The first
-/// [`HEAD`](crate::state::HEAD) bytes of the state are enough.
+/// Adds to `recalled` the term that claimed the coordinator's state, if any, and the terms and the progress in the
+/// nodes' announcements. The first [`HEAD`](crate::state::HEAD) bytes of the state are enough.
 ///
 /// # Errors
 /// [`StoreError::Misconfigured`] if the state cannot be decoded, since it may contain any term.
@@ -23,7 +23,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// Returns the facts in an announcement, or no facts if the announcement cannot be decoded.
+/// Returns the term and the progress in an announcement, or neither if the announcement cannot be decoded.
 pub(super) fn announced(content: &[u8]) -> Recalled {
     Announcement::decode(content).map_or_else(Recalled::default, |said| said.recalled())
 }

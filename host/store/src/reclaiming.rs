@@ -48,10 +48,10 @@ pub(crate) struct Reclaiming {
 #[derive(Default)]
 struct ReclaimState {
     noted: Option<LeaseId>,
-    /// True if all notes that this host has written or taken have been removed.
+    /// True if this host has removed all notes about the election's lease that it has written or taken.
     has_left: bool,
     /// The incarnation in the record, if it has left no usable note. The incarnation cannot write a note later, because
-    /// a host writes its note before its record.
+    /// a host writes its note before its record. So this host need not look for the note again.
     without_note: Option<String>,
     /// The dead holder's note, as found by the last read of the lease.
     found: Option<Note>,
@@ -118,13 +118,13 @@ impl Reclaiming {
         Snapshot::Object { lease, version, record: Some(record) }
     }
 
-    /// Returns the actual state of a lease that the store reports as held.
+    /// Decides whether a lease that the store reports as held can be reclaimed, and returns the state of the lease.
     async fn judge(&self, election: &ElectionName, record: &Record) -> LeaseState {
         let of_taken = |known: &mut ReclaimState| {
             known.taken.take_if(|taken| taken.note.place.incarnation != record.incarnation);
             known.taken.is_some()
         };
-        // This host has reclaimed the lease, but has not written its term yet.
+        // This host has reclaimed the lease, but has not written its term yet. The record still names the dead holder.
         if self.known(election, of_taken) {
             return LeaseState::Held;
         }
@@ -184,8 +184,8 @@ impl Reclaiming {
                 Some(Some(taken)) => taken,
                 // Another host on this machine is reclaiming the lease, or the holder is alive.
                 Some(None) => return Err(StoreError::Held),
-                // The disk did not respond in time. Nothing was sent to the store. A conflict makes the elector read
-                // again.
+                // The disk did not respond in time, so nothing was sent to the store. Report a conflict, because it
+                // makes the elector read again.
                 None => return Err(StoreError::Conflict),
             };
             let note = taken.note.clone();
@@ -206,7 +206,8 @@ impl Reclaiming {
             if !matches!(answer, Ok(_) | Err(StoreError::Unknown(_))) {
                 known.taken = None;
             }
-            // The lease is not held under any of these ids: it has ended, or another client holds it.
+            // The lease is not held under any id in the note: it has ended, or another client holds it. The note is
+            // therefore useless.
             if matches!(answer, Err(StoreError::Lost(_))) {
                 known.without_note = Some(note.place.incarnation);
             }
@@ -214,8 +215,8 @@ impl Reclaiming {
         answer
     }
 
-    /// Removes the taken note after this host has written its term, because no other host may use the note from then
-    /// on.
+    /// Removes the taken note after this host has written its term. From then on, the record names this host instead of
+    /// the dead holder, so no host needs the dead holder's note.
     async fn begins(&self, election: &ElectionName) {
         if let Some(taken) = self.known(election, |known| known.taken.take()) {
             let _ = self.ask(move |notes| notes.remove_taken(taken)).await;

@@ -192,8 +192,8 @@ impl SqliteStore {
         Arc::clone(&self.shared.module_lane)
     }
 
-    /// All elections' announcements share a lane. A host reads many announcements at once, and these reads must not
-    /// delay lease requests.
+    /// Returns the semaphore that limits requests for announcements. The announcements of all elections share one
+    /// semaphore, because a host reads many announcements at once, and these reads must not delay lease requests.
     fn announcement_lane(&self) -> Arc<Semaphore> {
         Arc::clone(&self.shared.announcement_lane)
     }
@@ -203,8 +203,8 @@ impl SqliteStore {
         lane: Arc<Semaphore>,
         work: impl FnOnce(&Databases) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        // The thread keeps the permit even if the caller has given up. `acquire_owned` fails only if a lane is closed,
-        // which never happens.
+        // The thread keeps the permit even if the caller has given up. `acquire_owned` fails only if the semaphore is
+        // closed, which never happens.
         let permit = lane.acquire_owned().await;
         self.blocking(move |shared| {
             let _permit = permit;
@@ -353,9 +353,9 @@ impl Databases {
         Ok(answer)
     }
 
-    /// If `op` writes the record of this host's own term, returns the lease id and the lock file for the note about the
-    /// holder. A holder that is still waiting for another instance to end has not begun a term, so there is no note
-    /// yet.
+    /// Returns the lease id and the lock file for the note about the holder, if `op` writes the record of a term that
+    /// this host has begun. A host that is still waiting for another instance to end has not begun its term, so there
+    /// is no note yet.
     fn noted_for(&self, op: &Op) -> Option<(LeaseId, &LockFileId)> {
         let place = self.witness.as_ref()?.own.place();
         match op {
@@ -366,7 +366,7 @@ impl Databases {
         }
     }
 
-    /// True if the lease's holder and all runners of the holder have exited.
+    /// True if the lease's holder and all runners of the holder are known to have exited.
     fn is_abandoned(&self, db: &Connection, election: &ElectionName, row: &LeaseObject) -> rusqlite::Result<bool> {
         let Some(Witness { own, deaths }) = &self.witness else { return Ok(false) };
         let holder = row::holder(db, election, row, &self.boot.id)?;
@@ -429,7 +429,8 @@ impl Databases {
         // The holder of a watched lease may use other clocks than this process, so only the lower bound is safe here.
         let least = (self.boot.least)();
         let lease = (stamp.clone(), row.lease.holder, row.lease.changes);
-        // A watched lease stays watched, even once the boot clock has reached the stamp that was in the future.
+        // A watched lease stays watched, even after the boot clock has reached a stamp that was in the future.
+        // Otherwise, the elapsed time would start at 0 again, and an expired lease would count as held.
         if let Some(seen) = watched.get(election).filter(|seen| seen.lease == lease) {
             return least.saturating_sub(seen.since);
         }

@@ -16,8 +16,8 @@ use crate::edit::{self, Edit, Unusable, WriteOutcome};
 use crate::{ObjectStore, VersionedObject};
 use baton_base::clock::{rfc3339, wall};
 
-/// The formats that this version reads. If a field is added, the format must change: otherwise, an older host would
-/// report the object as damaged.
+/// The format of an object without a triggered run. If a field is added, the format must change: otherwise, an older
+/// host would report the object as damaged.
 const FORMAT: u64 = 1;
 /// The format of an object with a triggered run.
 const FORMAT_WITH_TRIGGER: u64 = 2;
@@ -104,13 +104,13 @@ pub enum Ask {
 const PREEMPTS: &str = " (--preempt)";
 
 impl CommandOrigin {
-    /// Returns the author's name for a leader that prefers another node.
+    /// Returns the author's name for a command that the leader `node` gives because it prefers another node.
     #[must_use]
     pub fn by_preference(node: &str) -> String {
         format!("{node}{PREEMPTS}")
     }
 
-    /// True if a leader that prefers another node gave the command.
+    /// True if a leader gave the command because it prefers another node.
     #[must_use]
     pub fn is_preference(&self) -> bool {
         self.by.ends_with(PREEMPTS)
@@ -218,7 +218,7 @@ pub async fn read(store: &dyn ObjectStore, election: &ElectionName) -> Result<St
 /// Updates an election's steering object in one conditional write. Writes nothing if `change` leaves the object as it
 /// is.
 ///
-/// If another client wins the race, calls `change` again, so `change` must be deterministic. If an earlier write may
+/// If another client writes first, calls `change` again, so `change` must be deterministic. If an earlier write may
 /// have succeeded, returns the result of the call to `change` that produced that write.
 ///
 /// # Errors
@@ -325,8 +325,8 @@ mod tests {
         assert_eq!(edit(&store, &job, suspend("1")).await, Ok(false));
         for (id, fault) in [("2", Fault::LoseAnswer), ("3", Fault::LoseRequest)] {
             store.fail_next(fault);
-            // The edit may find that its own first attempt was written. Even then, its result describes the object
-            // before that attempt.
+            // If the answer is lost, the edit finds that its first attempt was written. Even then, the result describes
+            // the object before that attempt.
             assert_eq!(edit(&store, &job, suspend(id)).await, Ok(true));
             assert_eq!(read(&store, &job).await.unwrap().mark(), format!("{id}/"));
         }

@@ -196,7 +196,7 @@ pub fn has_ended(folder: &Path, incarnation: &str) -> bool {
     look().unwrap_or(false)
 }
 
-/// Skips files that cannot be removed.
+/// Removes the lock files that are not needed and that no process has locked. Skips files that cannot be removed.
 pub(crate) fn tidy_up(folder: &Path, is_needed: impl Fn(&str) -> bool) -> io::Result<()> {
     let folder = open_folder(folder)?;
     for entry in Dir::read_from(&folder)?.take(TIDIED) {

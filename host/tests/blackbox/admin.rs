@@ -133,8 +133,8 @@ fn outage_is_counted_and_keeps_node_ready(fleet: Fleet) {
     fleet.check_promises();
 }
 
-/// Breaks the lease, so that the store refuses the next renewal. Before the node acquires the lease again, it reads the
-/// highest term from the store (a `recall`).
+/// The test breaks the lease, so the store refuses the next renewal. Before the node acquires the lease again, it reads
+/// the highest term from the store, which counts as a `recall` request.
 fn refused_store_requests_are_counted(fleet: Fleet) {
     let (alpha, term) = fleet.leader("alpha");
     let asked =
@@ -272,8 +272,8 @@ fn commits_are_counted_over_all_instances() {
     scraped(at, &commits, |commits| commits > after_end);
 }
 
-/// Waits until an effect of each kind has passed the gate. The returned server receives the coordinator's HTTP
-/// requests.
+/// Starts a leader whose coordinator sends requests, writes to a file and prints lines. Returns once an effect of each
+/// of these kinds has passed the gate. The returned server receives the requests.
 fn start_with_effects(fleet: &Fleet) -> (Node, Server) {
     let server = Server::start(|_| Reply::Answer("200 OK".to_owned(), String::new()));
     let folder = fleet.home.path().join("data");
@@ -299,8 +299,8 @@ fn effects(kind: &str, result: &str) -> String {
     series("baton_effects_total", &format!("kind=\"{kind}\",result=\"{result}\""))
 }
 
-/// Freezes the threads that would end the instance, both in the host and in the runners. Then only the gate can stop
-/// the instance's effects.
+/// The test freezes the threads that would end the instance, both in the host and in the runners. So only the gate is
+/// left to stop the instance's effects.
 #[test]
 fn effects_after_deadline_are_counted_as_refused() {
     let fleet = Fleet::new(Store::sqlite());
@@ -395,8 +395,8 @@ fn host_is_not_live_when_control_threads_hang() {
     freeze(&beta, "control");
     let supervisor = format!("the supervisor of {ELECTION} has made no progress for ");
     let names = ["the control runtime has made no progress for ", &supervisor];
-    // The control runtime and the supervisor may have made their last progress at different times. So `/livez` may name
-    // one of them up to a second before the other.
+    // `/livez` names the control runtime and the supervisor, each once it has made no progress for too long. The last
+    // progress of one may be up to a second older than that of the other, so `/livez` may name one before the other.
     until("/livez to name both", || {
         let answer = at.ask_until("/livez", 503);
         let lines: Vec<&str> = answer.body.lines().collect();
@@ -435,14 +435,15 @@ fn stopped_host_is_live_again_when_it_resumes() {
 #[test]
 fn hung_leader_is_not_reported_after_its_deadline() {
     let fleet = Fleet::new(Store::sqlite());
-    // The host ends itself 0.13 D after the gate closes: 5.2 s with this lease.
+    // The host ends itself 0.13 D after the gate closes, where D is the lease duration. This long lease leaves 5.2 s in
+    // which the endpoint can answer 503.
     let alpha = fleet.launch_with("alpha", &[("--lease", "40s")]).start();
     fleet.beat_above(0);
     let at = Endpoint::of(&alpha);
     let path = format!("/leader/{ELECTION}");
     at.ask_until(&path, 200);
-    // The host can no longer renew its lease, so it ends itself soon after the deadline. The loop sends requests until
-    // then.
+    // Without its control threads, the host can no longer renew its lease. The loop sends requests until the endpoint
+    // answers 503, or until the host has ended itself.
     freeze(&alpha, "control");
     let mut last = 200;
     while let Ok(mut stream) = TcpStream::connect(at.0) {
@@ -505,7 +506,7 @@ fn probes_are_answered_despite_held_connections_and_garbage() {
     let fleet = Fleet::new(Store::sqlite());
     let (mut node, term) = fleet.leader("alpha");
     let at = Endpoint::of(&node);
-    // The test keeps its ends of about 500 connections open, although the host closes its own ends of most of them.
+    // The test keeps the newest 400 to 500 connections open on its side, although the host closes most of them.
     let mut held = Vec::new();
     for number in 0..CONNECTIONS {
         let Ok(mut stream) = TcpStream::connect(at.0) else { continue };

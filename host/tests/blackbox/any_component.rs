@@ -166,8 +166,8 @@ fn version_is_rejected_when_its_instance_never_starts() {
     let home = fleet.home.path();
     let (file, next) = (home.join("current.wasm"), home.join("next.wasm"));
     std::fs::copy(Guest::Beats.module(), &file).expect("copied");
-    // A version passes its probation only after its instance has started. The next version's instance never starts, so
-    // that version fails.
+    // A version passes its probation only after its instance has started. The start of the next version's instance
+    // never finishes, so the host must reject that version.
     let node = fleet.launch_from("alpha", &file, &[("--probation", "2s")]).start();
     fleet.beat_above(0);
     let never = modules::component("(func $never (loop (br 0))) (start $never)", "wasi:cli/run@0.2.0");

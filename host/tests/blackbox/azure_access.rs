@@ -31,7 +31,7 @@ fn connection_string_sets_endpoint_of_account() {
     let status = command(&fleet, &by_key, &["status", ELECTION, "--output=json"]);
     assert_eq!(status.code, Some(0), "{status:?}");
     assert_eq!((&status.json()[0]["node"], &status.json()[0]["term"]), (&"alpha".into(), &term.into()), "{status:?}");
-    // With the store's emulator URL, `baton status` shows the same election.
+    // `baton status` must find the same election through the other form of the store's URL.
     assert_eq!(fleet.status()["term"], term);
     assert_eq!(alpha.terminate().code(), Some(0));
     fleet.check_promises();
@@ -68,8 +68,7 @@ fn signature_without_write_is_reported_once_and_node_waits() {
     for word in FORBIDDEN {
         assert!(first.raw.contains(word), "no `{word}` in {first:?}");
     }
-    // Meanwhile, a node with write permission leads. The first node has read permission, so it becomes that leader's
-    // standby.
+    // Beta may write, so it leads. Alpha may only read, but still becomes beta's standby.
     let mut beta = node(&fleet, "beta", &by_sas(enough()));
     let term = fleet.beat_above(0).term;
     alpha.event("to follow beta", |event| event.name == "standby" && event.text("reason").contains("beta"));
@@ -77,7 +76,7 @@ fn signature_without_write_is_reported_once_and_node_waits() {
     assert_eq!((status.code, &status.json()[0]["term"]), (Some(0), &term.into()), "{status:?}");
     assert!(alpha.is_running(), "a host survives problems of its store");
     assert_eq!((alpha.terminate().code(), beta.terminate().code()), (Some(0), Some(0)));
-    // The node logs a complaint again only if it has logged a different problem in between.
+    // The node logs `misconfigured` a second time only if it has logged `unreachable` in between.
     let events = fleet.journal.events();
     let silences = events.iter().filter(|event| event.name == "unreachable" && event.from == "alpha").count();
     assert!(complaints(&events).len() <= 1 + silences, "the same problem is reported once: {events:?}");

@@ -258,7 +258,7 @@ fn missing_container_is_reported_once_and_node_waits() {
     fleet.beat_above(0);
     let events = fleet.journal.events();
     let named = |name: &str| events.iter().filter(|event| event.name == name).count();
-    // The node logs a complaint again only if it has logged a different problem in between.
+    // The node logs `misconfigured` a second time only if it has logged `unreachable` in between.
     assert!(named("misconfigured") <= 1 + named("unreachable"), "the same problem is reported once: {events:?}");
     fleet.check_promises();
 }
@@ -282,8 +282,9 @@ fn wrong_account_key_is_reported_and_never_logged() {
     assert!(!log.contains(key), "a key is never logged: {log}");
 }
 
-/// A host inherits from its parent which signals are ignored and which are blocked. The parent may be a supervisor, or
-/// a shell that runs `trap '' CHLD; exec baton …`.
+/// A host inherits ignored and blocked signals from its parent, which may be a supervisor, or a shell that runs `trap
+/// '' CHLD; exec baton …`. Even if the parent ignores and blocks SIGCHLD, the host must notice that a runner has
+/// exited.
 #[test]
 fn instance_end_is_noticed_when_parent_blocks_signals() {
     let fleet = Fleet::new(Store::sqlite());
@@ -325,7 +326,8 @@ fn read_only_store_folder_is_reported_and_host_stays() {
 fn full_disk_is_reported_and_host_recovers() {
     let fleet = Fleet::new(Store::sqlite());
     let folder = fleet.store.folder().display().to_string();
-    // The disk is full before the host starts. Later, the test frees space on it from outside the host's namespace.
+    // The disk of the store is full before the host starts. It is mounted only in the host's namespace, so the test
+    // later frees space on it through `/proc/PID/root`.
     let fill =
         format!("mount -t tmpfs -o size=1M,mode=700 tmpfs {folder}\ndd if=/dev/zero of={folder}/ballast 2>&- || true");
     let mut node = fleet.launch("alpha").with_mounts(&fill).start();

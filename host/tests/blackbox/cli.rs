@@ -5,7 +5,8 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-/// The command inherits no environment variables from the test. `folder` is also its home folder.
+/// Runs `baton` in `folder`, which is also its home folder. The command inherits no environment variables from the
+/// test.
 fn baton(folder: &Path, variables: &[(&str, &str)], arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_baton"))
         .args(arguments)

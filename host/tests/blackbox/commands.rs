@@ -111,8 +111,8 @@ fn status_fails_when_store_is_missing() {
     assert!(status.stderr.contains("lease.db") && status.stderr.contains("correct `--store`"), "{status:?}");
 }
 
-/// A host that is stopped (SIGSTOP) in the middle of a request keeps its store locked. Here, the test itself holds the
-/// locks.
+/// A host that is stopped (SIGSTOP) in the middle of a request keeps its store locked. Commands must then name the
+/// process that holds the lock. Here, the test process itself holds the locks.
 #[test]
 fn commands_name_the_process_that_locks_the_store() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::KeepsHistory);
@@ -228,8 +228,8 @@ fn host_that_compiles_its_module_shuts_down_cleanly() {
     fleet.check_promises();
 }
 
-/// Runs the first command that a new user would run. The other settings that the guest and the test need come from
-/// environment variables.
+/// `baton run MODULE` must work without any flag, because it is a new user's first command. The environment variables
+/// set only the log format that the test reads, and the guest's behavior.
 #[test]
 fn run_needs_only_the_module() {
     let home = tempfile::tempdir().expect("a folder");
@@ -262,8 +262,8 @@ fn sockets_of_other_processes_do_not_delay_status() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Beats);
     let _node = fleet.node("alpha");
     fleet.beat_above(0);
-    // The names of these sockets look like those of hosts' sockets, but come first in the sort order. The sockets'
-    // backlogs are full, and no process accepts connections.
+    // These sockets have names like the sockets of hosts, and come first in the sort order. Their backlogs are full,
+    // and no process accepts connections on them, so `baton status` must not wait for an answer from them.
     let user = rustix::process::geteuid().as_raw();
     let full: Vec<_> = (0..20)
         .map(|n| {

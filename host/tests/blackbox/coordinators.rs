@@ -23,8 +23,8 @@ fn beats_beside(other: Guest) {
     beats_beside_table(&table("other", other), |launch| launch, |event| event.name == "started");
 }
 
-/// Runs the coordinator `beats` and the coordinator with the table `other` in one host. Checks that `beats` prints at
-/// least `BEATS` lines in one term. Waits for an event of the other coordinator that passes `did`.
+/// Runs two coordinators in one host: `beats`, and the one that the TOML table `other` configures. Checks that `beats`
+/// prints at least `BEATS` lines in one term. Waits for an event of the other coordinator that passes `did`.
 fn beats_beside_table(other: &str, starts: impl FnOnce(Launch) -> Launch, did: impl Fn(&Event) -> bool) -> Journal {
     let store = Store::sqlite();
     let home = tempfile::tempdir().expect("a folder");
@@ -59,8 +59,8 @@ fn beats_beside_table(other: &str, starts: impl FnOnce(Launch) -> Launch, did: i
 #[test]
 fn coordinators_start_together_on_a_new_store() {
     const MANY: usize = 8;
-    // If the coordinators did not wait until the store is complete, a coordinator would read the store too early in
-    // about half of the starts. So the test starts the host 6 times.
+    // A coordinator that does not wait until the store is complete fails in about half of the starts. In 6 starts, the
+    // test is very likely to notice such a failure.
     for _ in 0..6 {
         let store = Store::sqlite();
         let home = tempfile::tempdir().expect("a folder");
@@ -107,8 +107,8 @@ fn flood_displaces_no_lines_of_another_when_log_is_unread() {
     );
     fs::write(home.path().join("baton.toml"), config).expect("the file is written");
     let journal = Journal::default();
-    // The test chooses the port. If the node chose it, the test would have to read the log to find it, but the log must
-    // stay unread.
+    // A node reports a port of its own choice only in its log. Here, the log must stay unread, so the test chooses the
+    // port.
     let at = Endpoint::free();
     let mut node = Launch::run("alpha", home.path(), &journal).flag("--admin", at.0.to_string()).start_unread();
     let scraped = |name: &str, least: f64| {
@@ -118,7 +118,7 @@ fn flood_displaces_no_lines_of_another_when_log_is_unread() {
         });
     };
     scraped("baton_output_lines_dropped_total{election=\"floods\"}", 1.0);
-    // The other coordinator starts only now, and prints nine lines.
+    // The coordinator `logs` starts only after this push of its module. It prints nine lines.
     let mut push = baton(home.path());
     push.arg("push").arg(Guest::Logs.module()).arg("logs").arg("--store").arg(store.url());
     let pushed = finish(push);
@@ -131,9 +131,9 @@ fn flood_displaces_no_lines_of_another_when_log_is_unread() {
     journal.wait("eight lines of the log", |events| (events.iter().filter(is_log).count() >= 8).then_some(()));
     journal.event("the lost lines of the flood", |event| is_event_of(event, "output_dropped", "floods"));
     assert_eq!(node.terminate().code(), Some(0));
-    // A host that is exiting keeps writing its queued lines for at most another half second. The last lines are queued
-    // behind the flood and may be lost. The host reports that loss with a different reason, so the check below ignores
-    // it.
+    // When the host exits, it writes its queued lines for at most another half second. The last lines of `logs` are
+    // queued behind the flood, so they may be lost. The host reports that loss with a different reason, and the check
+    // below ignores such reports.
     let is_displaced =
         |event: &Event| is_event_of(event, "output_dropped", "logs") && event.text("reason").contains("faster");
     let lost = journal.events().into_iter().find(is_displaced);

@@ -130,7 +130,8 @@ fn change_during_build_starts_one_more_build() {
     project.write("three");
     fs::write(control("go"), "").unwrap();
     project.event("built", 2);
-    // `baton dev` may skip version two, but it must build and run version three.
+    // `baton dev` may skip version two, because version three replaced it before the second build began. It must build
+    // and run version three.
     let made = fs::read(project.path("job.wasm")).unwrap();
     assert!(made.ends_with(b"three"));
     project.event("started", 1);

@@ -540,7 +540,8 @@ fn host_socket_answers_only_its_own_user() {
     };
     let logs = format!("GET /v1/elections/{ELECTION}/logs");
     assert_eq!(ask(0, &logs).stdout, "b'HTTP/1.1 200'\n");
-    // The `baton` commands write changes to the store, so the host's socket refuses all requests for changes.
+    // Steering commands write to the store instead of calling the host. So the host's local socket refuses all requests
+    // for changes.
     let steering = ask(0, &format!("POST /v1/elections/{ELECTION}/suspend"));
     assert_eq!(steering.stdout, "b'HTTP/1.1 403'\n", "{steering:?}");
     let refused = ask(65_534, &logs);

@@ -270,8 +270,8 @@ fn host_exits_and_standby_leads_while_write_hangs() {
     let term = node.after(0, "started").term;
     let write = fuse.hung_write();
     let standby = fleet.standby("beta", &node);
-    // The store works, so the host could renew its lease forever. It exits because its wait for the hung write has a
-    // time limit.
+    // The store works, so the host can renew its lease for as long as it waits for the hung write. It exits because
+    // that wait has a time limit.
     node.signal(Signal::TERM);
     assert_eq!(node.wait().code(), Some(0));
     standby.after(term, "started");

@@ -25,13 +25,13 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// The nodes' guest prints a beat every few milliseconds.
+    /// Makes a fleet whose nodes run a guest that prints a beat every few milliseconds.
     pub fn new(store: Store) -> Self {
         let home = tempfile::tempdir().expect("a folder");
         Self { store, journal: Journal::default(), home, guest: Guest::Beats, has_witness: true }
     }
 
-    /// Makes each successor wait until a dead leader's lease has expired.
+    /// Starts the nodes with `--reclaim=false`, so each successor waits until a dead leader's lease has expired.
     #[must_use]
     pub fn without_witness(mut self) -> Self {
         self.has_witness = false;

@@ -50,8 +50,6 @@ fn text<'a>(row: &'a Value, field: &str) -> &'a str {
     row[field].as_str().unwrap_or_default()
 }
 
-/// True if the event is a host's report that it could not record its last term, because the store did not answer in
-/// time.
 fn could_not_record(event: &Event) -> bool {
     event.name == "error" && event.text("error").contains("the next leader closes that term")
 }
@@ -104,7 +102,8 @@ fn history_matches_log_over_successive_terms(fleet: Fleet) {
     let events = fleet.journal.events();
     let ended = events.iter().rev().find(|event| event.name == "ended").expect("the last");
     let newest = fleet.command(&["history", ELECTION, "--output=json", "--limit", "1"]).json();
-    // Another term may have begun, and may have ended before its instance started.
+    // After the last logged `ended`, another term may have begun, and may have ended before its instance started. Such
+    // a term has a row, but no event `ended`.
     let last = newest[0]["term"].as_u64().expect("a number");
     let was_abandoned = last > ended.term && text(&newest[0], "reason").starts_with("ended cleanly");
     let is_recorded = newest[0]["ended"].is_string() || was_abandoned || events.iter().any(could_not_record);
@@ -121,7 +120,7 @@ fn history_matches_log_over_successive_terms(fleet: Fleet) {
 fn concurrent_writers_keep_the_last_thousand_terms(fleet: Fleet) {
     // Starts a node and stops it again, because only a node creates the store's objects.
     drop(fleet.node("maker").after(0, "elected"));
-    // After every 50 terms, each writer waits for the other.
+    // The two writers stay concurrent: after every 50 terms, each waits for the other.
     let in_step = Arc::new(Barrier::new(2));
     let writers = ["one", "two"].map(|node| {
         let in_step = Arc::clone(&in_step);

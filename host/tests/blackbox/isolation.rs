@@ -57,7 +57,7 @@ fn standby_waits_for_expiry_when_kernel_lacks_seccomp() {
     let beta = fleet.standby("beta", &alpha);
     alpha.signal(Signal::KILL);
     // Without seccomp, a runner could release its lock while it still runs. A released lock then does not prove that
-    // the runner is dead, so no node reclaims the lease.
+    // the runner is dead, so beta must wait until the lease expires, and must not reclaim it.
     let elected = beta.after(term, "elected");
     let settled = |event: &Event| event.from == "beta" && event.name == "reclaimed";
     assert!(!fleet.journal.events().iter().any(settled), "{elected:?}");

@@ -37,7 +37,8 @@ fn killed_leader_is_replaced(fleet: Fleet) {
 }
 
 fn terminated_leader_hands_off(fleet: Fleet) {
-    // A standby acquires a released lease at its next poll, which comes long before this lease would expire.
+    // With this long lease, a quick takeover shows that beta acquired the released lease at its next poll, and did not
+    // wait until it expired.
     let lease = Duration::from_secs(60);
     // The grace is long, so that the guest's last line is printed even on a busy machine.
     let launch = |name| fleet.launch_with(name, &[("--lease", "60s"), ("--grace", "20s")]).start();
@@ -65,8 +66,8 @@ fn terminated_leader_hands_off(fleet: Fleet) {
 }
 
 fn paused_leader_causes_no_effect_when_it_wakes(fleet: Fleet) {
-    // The guest ignores the request to stop. When the host is paused, it has received only a part of the guest's
-    // current line of output.
+    // The guest ignores the request to stop. The host is paused after it has received only a part of the guest's
+    // current line. It must not print that line after it resumes.
     let fleet = fleet.with(Guest::IgnoresStop);
     let (a, term) = fleet.leader("alpha");
     let mut b = fleet.standby("beta", &a);
@@ -82,7 +83,8 @@ fn paused_leader_causes_no_effect_when_it_wakes(fleet: Fleet) {
     let late = fleet.journal.events().into_iter().find(|e| e.name == "output" && e.term == term && e.ts >= woken);
     assert!(late.is_none(), "an effect of a term that is over: {late:?}");
     assert_eq!(b.terminate().code(), Some(0));
-    // On a slow machine, beta may have lost its lease and acquired it again.
+    // On a slow machine, beta may have lost its lease and acquired it again. So the test waits for a term that is
+    // higher than beta's last term.
     let events = fleet.journal.events();
     let last = events.iter().filter(|event| event.from == "beta").map(|event| event.term).max();
     let again = fleet.beat_above(last.unwrap_or(0).max(next.term));
@@ -95,7 +97,8 @@ fn unread_lines_are_dropped_after_their_term(fleet: Fleet) {
     let mut a = fleet.launch("alpha").start_unread();
     let held = fleet.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
     let term = held["term"].as_u64().expect("a term");
-    // Once the pipe for alpha's log is full, output that has already passed the gate waits in alpha's process.
+    // Once the pipe for alpha's log is full, output that has already passed the gate waits in alpha's process. Alpha
+    // must drop this output when it resumes after its term.
     wait_until_log_blocks(&a, "baton-log");
     let _b = fleet.standby("beta", &a);
     a.pause();
@@ -125,7 +128,8 @@ fn unread_lines_do_not_delay_hand_off(fleet: Fleet) {
     wait_until_log_blocks(&a, "baton-log");
     let _b = fleet.standby("beta", &a);
     a.signal(Signal::TERM);
-    // Although nobody reads the host's log, the host must exit. It must never write the remaining lines.
+    // Alpha must hand off although its log is unread. Alpha must also exit, and must never write the output that waits
+    // for a reader.
     let next = fleet.beat_above(term);
     assert_eq!(next.from, "beta");
     let before = a.written();

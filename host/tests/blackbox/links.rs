@@ -30,7 +30,7 @@ fn folder(fleet: &Fleet) -> PathBuf {
     fleet.store.folder().join("links")
 }
 
-/// The standby is linked to the leader. The number is the leader's term.
+/// Starts a leader, and a standby that is linked to the leader. The returned number is the leader's term.
 fn pair(fleet: &Fleet, flags: &[(&str, &str)]) -> (Node, Node, u64) {
     pair_of(fleet, |name| linked(fleet, name, flags))
 }
@@ -134,9 +134,10 @@ fn linked_standby_rarely_reads_and_takes_over_at_hand_off() {
     // Without hints, beta would read the lease about once a second: about 7 times during 3 renewals.
     rarely_reads(&fleet, &beta, &alpha, 3.0, 2.0);
     takes_over_at_hand_off(&beta, &mut alpha, term);
-    // Before each attempt to acquire the lease, beta reads the record and the highest term. One `survey` request
-    // usually reads both. If beta was already reading the record when the hint arrived, beta reads the term with a
-    // `recall` request. The first attempt may come before the release, so beta may make several attempts.
+    // Before each attempt to acquire the lease, beta reads the record and the highest term, usually with one `survey`
+    // request. If beta was already reading the record when the hint arrived, it reads the term with a separate `recall`
+    // request instead. So there are at least as many of these requests as attempts. There may be several attempts,
+    // because the first one may come before the release.
     let page = Endpoint::of(&beta).ask("/metrics").body;
     let requests = |operation: &str, result: &str| {
         let labels = format!("operation=\"{operation}\",result=\"{result}\"");
@@ -173,7 +174,8 @@ fn new_listener_learns_of_last_renewal_at_once() {
                 let line: serde_json::Value = serde_json::from_str(&line?)?;
                 let Some(age) = line["leads"]["age_ms"].as_u64() else { continue };
                 assert_eq!(line["leads"]["term"].as_u64(), Some(term));
-                // Only the first report counts, because later reports are about later renewals.
+                // If the reported age is greater than the age of the connection, the renewal is older than the link.
+                // Only the first report can be about such a renewal.
                 if u128::from(age) > since.elapsed().as_millis() {
                     return Ok(());
                 }
@@ -254,7 +256,8 @@ fn floods_loiterers_and_garbage_disturb_no_node() {
     ];
     for message in garbage {
         let mut patience = Patience::default();
-        // The host accepts this connection only after it has closed a silent connection, so the test tries again.
+        // Before the host can accept this connection, it must close one of the silent connections. Until then, the test
+        // tries again.
         while patience.lasts() {
             let Ok(mut peer) = UnixStream::connect(&socket) else {
                 std::thread::sleep(Duration::from_millis(10));
@@ -308,7 +311,8 @@ fn false_claims_of_readiness_prevent_no_takeover() {
         let count = sample(&Endpoint::of(&alpha).ask("/metrics").body, &listeners);
         if count >= 41.0 { Ok(()) } else { Err(count) }
     });
-    // With `--preempt`, the leader compares the priorities in the store. The priorities in link messages do not count.
+    // With `--preempt`, the leader compares the priorities in the store, not those in link messages. So the liars'
+    // priority of 100 must not make the leader transfer its leadership.
     keeps_leading(&fleet, &alpha, term);
     let moved = |event: &Event| event.from == "alpha" && event.is_ineligible("transferring");
     assert!(!fleet.journal.events().iter().any(moved), "{:?}", fleet.journal.events());

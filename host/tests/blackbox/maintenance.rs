@@ -164,7 +164,7 @@ fn node_steps_down_before_its_machine_is_frozen(fleet: Fleet) {
     assert!(acknowledged[0].0 == "freeze-1" && acknowledged[0].1 >= released.ts, "{acknowledged:?} {released:?}");
     let beat = fleet.beat_above(term);
     assert_eq!(beat.from, "beta");
-    // While the maintenance is in progress, alpha does not acquire the lease, although the lease is free.
+    // Beta releases the lease, but alpha must not acquire it while the maintenance is in progress.
     assert_eq!(beta.terminate().code(), Some(0));
     metadata.wait_for_requests(4);
     let elected = || fleet.journal.events().iter().filter(|e| e.name == "elected" && e.from == "alpha").count();
@@ -193,7 +193,8 @@ fn node_steps_down_at_once_when_a_freeze_has_started() {
     fleet.check_promises();
 }
 
-/// An acknowledgement would start the event for the other machines, too. Their nodes may not have stepped down yet.
+/// An acknowledgement would also start the event on the other machines, although their nodes may not have stepped down
+/// yet.
 #[test]
 fn event_that_affects_other_machines_is_not_acknowledged() {
     let fleet = Fleet::new(Store::sqlite());

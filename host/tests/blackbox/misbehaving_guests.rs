@@ -33,7 +33,8 @@ fn ends_in_time(fleet: &Fleet) {
     let first = node.after(0, "started");
 
     let outage = fleet.store.cut();
-    // A renewal may have succeeded just before the outage began, so the test measures D from here.
+    // The last successful renewal may have come just before the outage began. The lease lasts for D from that renewal,
+    // so the test measures D from here.
     ends_within_d(fleet, first.term, OffsetDateTime::now_utc());
     drop(outage);
 
@@ -48,8 +49,8 @@ fn ends_in_time(fleet: &Fleet) {
     fleet.check_promises();
 }
 
-/// Waits until a term's instance has ended. Checks that the instance ended less than D after `safe`. At `safe`, the
-/// host lost the store or the lease, or began to shut down.
+/// Waits until the term's instance has ended. Checks that the instance ended less than D after `safe`, the time at
+/// which the host lost the store or the lease, or began to shut down.
 fn ends_within_d(fleet: &Fleet, term: u64, safe: OffsetDateTime) {
     let ended = fleet.journal.event("ended", |event| event.name == "ended" && event.term == term);
     assert!(ended.ts < safe + fleet.lease(), "{ended:?} is not within D after {safe}");

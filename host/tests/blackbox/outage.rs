@@ -40,7 +40,8 @@ fn instance_ends_in_time_when_outage_is_long(fleet: Fleet) {
     let (mut a, term) = fleet.leader("alpha");
     let mut b = fleet.standby("beta", &a);
     let outage = fleet.store.cut();
-    // A renewal may have succeeded just before the outage began, so the test measures D from here.
+    // The last successful renewal may have come just before the outage began. The lease lasts for D from that renewal,
+    // so the test measures D from here.
     let began = OffsetDateTime::now_utc();
     let stopping = a.after(0, "stopping");
     assert_eq!(stopping.text("reason"), "lease-at-risk", "{stopping:?}");

@@ -193,7 +193,8 @@ fn page_shows_each_change_of_the_leader() {
     for page in &pages {
         page.wait("#detail-leader", |leader| leader == "alpha");
         let since = page.wait("#detail-since", |since| since.starts_with("leads since "));
-        // A node that joined during the term knows only that the term began before it joined.
+        // A node that joined during the term knows only that the term began before some time. Its page then shows
+        // `before` and that time.
         let time = since["leads since ".len()..].trim_start_matches("before ");
         let time: Vec<char> = time.chars().take(19).collect();
         let shape: String = time.iter().map(|one| if one.is_ascii_digit() { '0' } else { *one }).collect();

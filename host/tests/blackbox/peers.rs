@@ -46,7 +46,7 @@ fn address(node: &Node) -> SocketAddr {
 #[test]
 fn remote_standby_rarely_reads_and_takes_over_at_hand_off() {
     let fleet = Fleet::new(Store::azurite());
-    // No node can reach alpha at this address, so beta is a standby without a link to alpha.
+    // Alpha advertises an address at which no node can reach it, so beta is a standby without a link to alpha.
     let mut alpha = launch(&fleet, "alpha").flag("--peer-advertise", "127.0.0.1:1").start();
     let term = fleet.beat_above(0).term;
     let mut beta = launch(&fleet, "beta").start();
@@ -166,8 +166,8 @@ fn answer_to(mut peer: impl io::Read + io::Write, message: &str) -> (String, boo
     let mut next =
         || peer.read(&mut some).map_or_else(|_| String::new(), |read| String::from_utf8_lossy(&some[..read]).into());
     let first = next();
-    // While a peer is linked, it receives a message about each renewal. An empty read means that the host has closed
-    // the connection.
+    // The host sends a linked peer a message about each renewal. So these reads wait for messages, unless the host has
+    // closed the connection: then they return nothing.
     (first, (0..20).any(|_| next().is_empty()))
 }
 
@@ -282,7 +282,8 @@ fn coordinator_that_connects_to_the_peer_port_is_refused() {
     drop(alpha);
 }
 
-/// A client with write access to the store can announce itself as the leader. A standby then connects to that client.
+/// A client with write access to the store can announce itself as the leader, and a standby then connects to that
+/// client. The client must not be able to cause more than additional reads of the store.
 #[test]
 fn false_leader_in_the_store_causes_reads_and_no_takeover() {
     let fleet = Fleet::new(Store::sqlite());

@@ -200,11 +200,11 @@ fn granted_folder_is_recognized_wherever_it_is_mounted() {
         finish(with_mounts(&command, &format!("cd {}; {mount}", base.display())))
     };
     let what = r#"the secret "token""#;
-    // Here, a granted folder is also mounted at a path outside of the grant.
+    // A granted folder is also mounted at `outside`, so the coordinator may write to `outside`, too.
     let elsewhere = base.join("outside");
     refused(&mounted("mount --bind data outside", "outside/token"), "--secret", what, &elsewhere, "data");
     refused(&mounted("mount --bind data/in outside", "outside/token"), "--secret", what, &elsewhere, "data");
-    // Here, an outside folder is mounted inside the granted folder.
+    // `outside` is also mounted inside the granted folder, so the coordinator may write to `outside`, too.
     refused(&mounted("mount --bind outside data/in", "outside/token"), "--secret", what, &elsewhere, "data");
     let tmpfs = "mount -t tmpfs tmpfs data/in; mkdir data/in/deep; echo x > data/in/deep/token";
     let elsewhere = base.join("data");

@@ -448,7 +448,8 @@ fn rows(fleet: &Fleet) -> Vec<Value> {
     })
 }
 
-/// The boolean is true for the current version. The version that was pushed or restored last comes first.
+/// Returns the listed versions. The version that was pushed or restored last comes first. The boolean is true for the
+/// current version.
 fn listed(fleet: &Fleet) -> Vec<(Digest, bool)> {
     let digest = |row: &Value| row["digest"].as_str().expect("text").parse().expect("a digest");
     rows(fleet).iter().map(|row| (digest(row), row["current"] == true)).collect()

@@ -48,7 +48,7 @@ fn rerun(fleet: &Fleet) -> Finished {
     fleet.command(&["rerun", ELECTION])
 }
 
-/// Checks that exactly one more term follows.
+/// Checks that `baton rerun` succeeds, and that exactly one more term follows.
 #[track_caller]
 fn runs_again(fleet: &Fleet, alpha: &mut Node, term: u64) {
     let finished = rerun(fleet);
@@ -60,7 +60,7 @@ fn runs_again(fleet: &Fleet, alpha: &mut Node, term: u64) {
     fleet.check_promises();
 }
 
-/// Checks that the refused `rerun` does not change the election's status.
+/// Checks that `baton rerun` is refused, and does not change the election's status.
 #[track_caller]
 fn is_refused(fleet: &Fleet, lease: &str, error: &[&str]) {
     let before = status_with_lease(fleet, lease);
@@ -79,7 +79,7 @@ fn rerun_succeeds_when_lease_is_free(fleet: Fleet) {
 
 fn rerun_succeeds_when_lease_is_expired(fleet: Fleet) {
     let (fleet, mut alpha, term) = finished(fleet);
-    // Azure supports no lease shorter than 15 s, the fleet's lease duration.
+    // On Azurite, the test uses the fleet's lease duration of 15 s, because Azure supports no shorter lease.
     fleet.store.hold(if fleet.store.is_sqlite() { Duration::from_secs(2) } else { fleet.lease() });
     fleet.status_until("an expired lease", |status| status["lease"] == "expired");
     runs_again(&fleet, &mut alpha, term);
@@ -98,8 +98,8 @@ fn rerun_is_refused_when_lease_is_breaking(fleet: Fleet) {
     is_refused(&fleet, "breaking", &["is being broken"]);
 }
 
-/// If an operator breaks a lease, the holder's instance may still be running. But no node acquires the lease of a
-/// finished election, so no instance is running here.
+/// A broken lease usually means that the holder's instance may still be running. Here, the election is finished, so no
+/// node acquires its lease, and no instance is running.
 fn rerun_succeeds_when_lease_is_broken(fleet: Fleet) {
     let (fleet, mut alpha, term) = finished(fleet);
     fleet.store.hold(Duration::from_secs(60));

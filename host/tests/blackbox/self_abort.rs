@@ -69,6 +69,7 @@ fn host_survives_when_kernel_does_not_end_killed_instance() {
     let killed = node.after(0, "killed");
     let left = leaves_its_lease(&node);
     // The host kills the instance soon after 0.7 D, and gives up leadership at 0.93 D, where D is the lease duration.
+    // The check at 0.8 D shows that the host did not give up when it killed the instance.
     assert!(left.ts > cut + LEASE * 8 / 10, "the host gave up before 0.93 D: {left:?} {killed:?}");
     drop(outage);
     is_not_released(&fleet, term);
@@ -132,7 +133,8 @@ fn watchdog_ends_host_when_its_supervisor_is_stopped() {
 #[test]
 fn unread_log_does_not_delay_self_abort() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::FloodsThenLoops);
-    // The host kills itself at 0.93 of the lease duration, about 4 s before the lease expires.
+    // With this long lease, the host kills itself about 4 s before the lease expires, at 0.93 of the lease duration. So
+    // the test has enough time to notice the end of the host.
     let lease = Duration::from_secs(60);
     let mut node = fleet.launch_with("alpha", &[("--lease", "60s")]).start_unread();
     let held = fleet.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
@@ -173,8 +175,8 @@ fn ends_at_its_deadline(stop: impl FnOnce(&Node)) {
 }
 
 /// Asks a host how much time is left until its deadline, and then stops the host with SIGSTOP. Returns how long after
-/// that deadline the runner ended. The result is never too low. It may be too high by up to the duration of the
-/// request.
+/// that deadline the runner ended. The result may be too high by up to the duration of the request. It is too low only
+/// if the clocks of the host and the test differ.
 fn ends_late_by() -> time::Duration {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Loops);
     let mut node = fleet.launch_with("alpha", &[("--lease", "4s")]).start();

@@ -39,7 +39,8 @@ fn commits_outlive_sigkill(fleet: Fleet) {
     for kill in 1..=kills {
         let first = fleet.beat("a commit of a new term", |event| event.term > term && saved(event).is_some());
         let goal = enough * kill / kills;
-        // On a busy machine, the term may also end for a reason other than the kill.
+        // On a busy machine, the term may also end for a reason other than the kill. So commits of later terms count,
+        // too.
         let is_enough = |count| count >= goal || count > saved_count(&first) + enough / kills;
         let last = fleet.journal.wait_for_the_last("enough commits of this term or the next ones", |events| {
             let mut lines = events.iter().filter(|event| event.term >= first.term && event.name == "output");
@@ -57,7 +58,8 @@ fn commits_outlive_sigkill(fleet: Fleet) {
         event.term > term && saved(event).is_some_and(|count| count >= enough)
     });
     for node in &mut nodes {
-        // A process that has just been created does not handle SIGTERM yet.
+        // A process that has just been created does not handle SIGTERM yet. So the test first waits for the event
+        // `starting`.
         node.event("to contend", |event| event.name == "starting");
         assert!(node.terminate().success());
     }

@@ -102,7 +102,7 @@ fn step_down_hands_over_and_reports_its_reason(fleet: Fleet) {
     assert!(stopping.text("message").contains("kernel update"), "{stopping:?}");
     assert_eq!(fleet.beat_above(term).from, "beta");
     assert_eq!(listed(&fleet, "alpha", |row| !row["ineligible"].is_null())["ineligible"], "stepped-down");
-    // No other node can take over from beta, so beta leads again afterwards.
+    // Alpha is still ineligible, so no other node can take over from beta. Beta leads again after 3 s.
     let alone = steer(&fleet, &["step-down", "--for", "3s"]);
     done(&alone, &["beta led fleet", "no other node has announced that it can"]);
     logs(&beta, "eligible");
@@ -209,7 +209,8 @@ fn request_stays_in_force_when_store_goes_away(fleet: Fleet) {
     fleet.check_promises();
 }
 
-/// Only a store that nodes reach over a network can be unreachable for a single node.
+/// The test needs a store that nodes reach over a network, because only such a store can be unreachable for a single
+/// node.
 #[test]
 fn commands_wait_for_expiry_when_leader_is_cut_off() {
     let fleet = Fleet::new(Store::azurite());

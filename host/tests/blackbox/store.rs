@@ -87,7 +87,7 @@ impl Store {
         self.folder().join("lease.db")
     }
 
-    /// Waits until the holder of the embedded store's lease has renewed it.
+    /// Waits for the next renewal of the lease. Works only on the embedded store.
     pub fn renewed(&self) {
         let file = self.open();
         let changes = || file.query_row(CHANGES, [ELECTION], |row| row.get::<_, i64>(0)).expect("a lease");

@@ -10,7 +10,7 @@ use crate::guests::Guest;
 use crate::node::{Event, Journal, Launch, Node, until};
 use crate::store::Store;
 
-/// A host that runs only one version has only one template.
+/// Returns the only template of a host that runs only one version.
 fn template(node: &Node) -> Pid {
     until("a template", || <[Pid; 1]>::try_from(node.templates()).map(|[pid]| pid))
 }

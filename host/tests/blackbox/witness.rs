@@ -81,7 +81,7 @@ fn standby_waits_while_a_process_holds_the_lock() {
     assert_eq!(unsafe { libc::fcntl(holds.as_raw_fd(), libc::F_OFD_SETLK, &raw const wanted) }, 0);
     alpha.signal(Signal::KILL);
     alpha.wait();
-    // Beta must still be a standby, and alpha's lease must still be held.
+    // The locked byte must keep beta a standby, and the lease must still be alpha's.
     let status = fleet.status_until("the standby's view", |status| status["lease"] == "held");
     assert_eq!(status["term"].as_u64(), Some(term), "{status}");
     let is_news = |event: &Event| event.from == "beta" && event.name == "elected";
@@ -107,7 +107,7 @@ fn standby_waits_when_it_does_not_watch_for_deaths() {
 fn standby_waits_when_an_older_host_has_written_since() {
     successor_waits(&[], &[], |fleet| {
         // If an older host writes the record, the record's version no longer matches the version that alpha has noted.
-        // Changing the noted version has the same effect.
+        // The test changes the noted version instead, which also makes the two versions differ.
         let connection = Connection::open(fleet.store.folder().join("lease.db")).expect("the file");
         connection.busy_timeout(Duration::from_secs(10)).expect("a timeout");
         assert_eq!(connection.execute("UPDATE holder SET version = 'older'", []), Ok(1));
@@ -149,7 +149,8 @@ fn copied_store_reports_no_death() {
     assert!(copied.success());
     let copy = copy.path().join(fleet.store.folder().file_name().expect("a name"));
     let store = format!("sqlite:{}", copy.display());
-    // The copied store contains a copy of alpha's lock file. No process locks the copy, but alpha is still alive.
+    // The copied store contains a copy of alpha's lock file. No process locks this copy, but gamma and delta must not
+    // conclude from it that alpha is dead.
     let gamma = fleet.launch_with("gamma", &[MINUTE[0], ("--store", &store)]).start();
     gamma.event("to follow alpha", |event| event.name == "standby" && event.text("leader") == "alpha");
     alpha.signal(Signal::KILL);

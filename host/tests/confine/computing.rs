@@ -1,5 +1,5 @@
-//! The attempts that every process makes. In a process that only computes, all attempts in [`OUTSIDE`] fail,
-//! except for [`LOADS`] if the process may load code. In a runner, most attempts in [`OUTSIDE`] fail.
+//! The attempts that every process of the test makes. In a process that only computes, all attempts in [`OUTSIDE`]
+//! fail, except for [`LOADS`] if the process may load code. In a runner, most attempts in [`OUTSIDE`] fail.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -25,8 +25,8 @@ pub const KEEPS_IN_MEMORY: &str = "makes a file in memory";
 pub const INHERITS: &str = "uses a descriptor that it inherited by mistake";
 pub const HAS_THREADS: &str = "has threads";
 
-/// Attempts that succeed in an unconfined process. In a confined process they fail, but there are exceptions, which the
-/// constants above name.
+/// Attempts that succeed in an unconfined process, and fail in confined processes. The exceptions are among the
+/// constants above: they succeed in some confined processes.
 pub const OUTSIDE: &[Attempt] = &[
     ("reads a file", |_| File::open("/etc/passwd").map(drop)),
     (LOOKS, |_| fs::metadata("/etc/passwd").map(drop)),

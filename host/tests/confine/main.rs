@@ -30,7 +30,8 @@ const AS: &str = "CONFINE_TEST_AS";
 /// attempts.
 const DOES: &str = "CONFINE_TEST_DOES";
 
-/// Descriptors that each child process inherits although it should not: the reading end of a pipe, and a socket.
+/// Two descriptors that each child process inherits from the test, as if by mistake: the reading end of a pipe, and a
+/// socket.
 const INHERITED: i32 = 90;
 const INHERITED_SOCKET: i32 = 91;
 
@@ -82,7 +83,8 @@ impl Confinement {
         matches!(self, Self::Loading { .. } | Self::Running { .. })
     }
 
-    /// The attempts that a process with this confinement makes, except for system calls and [`RUNS`].
+    /// The attempts that a process with this confinement makes, except for the system calls in [`UNKNOWN`] and for
+    /// [`RUNS`].
     fn tables(self) -> &'static [&'static [Attempt]] {
         const ALL: &[&[Attempt]] = &[OUTSIDE, INSIDE, LOADING, ALWAYS, FILES, NETWORK, NEVER];
         if self.has_a_guest() { ALL } else { &ALL[..2] }

@@ -1,5 +1,5 @@
-//! The attempts that runners make in addition to the attempts in `computing.rs`. The unconfined process makes these
-//! attempts, too. A runner may be granted folders and the network.
+//! The attempts of runners, in addition to the attempts in `computing.rs`. The process that does not confine itself
+//! makes these attempts, too. Some runners are granted folders and the network, others are not.
 
 use std::ffi::CString;
 use std::fs::{File, FileTimes};

@@ -20,15 +20,15 @@ use crate::store::Store;
 use crate::{baton_binary, guests, say, variable};
 use baton_test_support::modules::numbered;
 
-/// The number of deaths and their seed, if the variable `DEATHS` is not set.
+/// The number of leaders to kill, and the seed of the cases, if the variable `DEATHS` is not set.
 const FIXED: (u64, u64) = (8, 1);
 
-/// The longest possible lease. If a successor takes over only after most of this time, it has not noticed the leader's
-/// death.
+/// The longest possible lease. A takeover that takes most of this time shows that the successor has not noticed the
+/// leader's death.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// The number of the successor's effects to wait for. If an effect of the dead leader comes late, it arrives among
-/// them.
+/// The number of the successor's effects to wait for. A late effect of the dead leader would arrive among these
+/// effects.
 const EFFECTS: u64 = 20;
 
 /// The interval between two checks for effects. A death cannot be timed more precisely than this.
@@ -104,7 +104,7 @@ impl fmt::Display for Dies {
     }
 }
 
-/// The moment in a term from which [`Case::after`] counts.
+/// The moment in the leader's term at which the time [`Case::after`] starts. The leader dies at the end of this time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Point {
     Elected,
@@ -215,13 +215,13 @@ impl Fleet {
             Point::Renewal => std::thread::sleep(LEASE / 6 - Duration::from_millis(150)),
         }
         std::thread::sleep(case.after);
-        // Only the terms of `leader` end with its death. If `leader` has handed off in the meantime, the successor's
-        // term continues, and its effects end the wait below.
+        // Returns the highest term that ends with the death of `leader`. If `leader` has already handed off, `term` is
+        // the successor's term, which continues. In this case, only lower terms end.
         let last_of_leader = |(node, term): (usize, u64)| if node == leader { term } else { term.saturating_sub(1) };
         let latest = self.judge().latest().map_or(0, |effect| last_of_leader((effect.node, effect.term)));
         let elected = self.log().elected.map_or(0, last_of_leader);
-        // If only the runner should die, but no runner has started yet, the test kills nothing. The elected term then
-        // continues, and its first effect ends the wait below.
+        // A leader that has just been elected may have no runner yet. If only the runner should die, nothing dies then,
+        // and the elected term continues. Its first effect must end the wait below, so ignore `elected`.
         let before = if case.dies == Dies::Runner { latest } else { latest.max(elected) };
         let died = now();
         self.log().note(&format!("{case}: {}", NAMES[leader]));
@@ -237,7 +237,7 @@ impl Fleet {
         let next = self.first_above(before)?;
         self.wait_for_more(next.term)?;
         let Self { nodes, judge, receiver, log, .. } = self;
-        // Dropping the nodes and the receiver joins their reader threads. After that, all effects have been read.
+        // The drop joins the reader threads of the nodes and of the receiver. Afterwards, all effects have been read.
         drop((nodes, receiver));
         if let Some(line) = &log.lock().expect("no thread panics while it holds the lock").panicked {
             return Err(format!("the host survives: {line}"));

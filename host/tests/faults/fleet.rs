@@ -113,8 +113,8 @@ impl Node {
     /// Sends SIGSTOP to some processes. Returns once all of their threads have stopped.
     pub fn stop(&mut self, parts: Parts) {
         self.stopped = self.others(parts);
-        // The stop may interrupt a write. A host can be interrupted while it writes a line, and a runner while it
-        // writes a request.
+        // The stop may interrupt a write on one of these channels: the host writes log lines, and a runner writes
+        // requests.
         let mut ways = Vec::new();
         if parts.has_host() {
             ways.push(Channel::Line);
@@ -129,8 +129,8 @@ impl Node {
                 let id = WaitId::Pid(Pid::from_child(child));
                 let has_stopped =
                     || waitid(id.clone(), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG).expect("it stops").is_some();
-                // A host that has already exited never reaches the stopped state, so do not wait for it. The next call
-                // to `ended` will notice the exit.
+                // A host that has already exited never stops, so do not wait for it. The next call to `ended` reports
+                // the exit.
                 while !has_stopped() && matches!(child.try_wait(), Ok(None)) {
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -156,7 +156,8 @@ impl Node {
         }
     }
 
-    /// Kills the host and its runners. The processes in `first` die at once, and the others after `apart`.
+    /// Kills the host and its runners. The processes in `first` die at once. The other processes die after the time
+    /// `apart`.
     pub fn end_both(&mut self, first: Parts, apart: Duration) {
         // Find the runners before the host dies, because afterwards they are no longer its children.
         let runners = self.others(Parts::RUNNER);
@@ -260,7 +261,7 @@ fn is_stopped(pid: Pid) -> bool {
 
 fn signal(processes: &[(Pid, OwnedFd)], signal: Signal) {
     for (_, process) in processes {
-        // This call fails if the process has already exited.
+        // The signal fails if the process has already exited, which does no harm.
         let _ = pidfd_send_signal(process, signal);
     }
 }
@@ -314,7 +315,6 @@ impl Log {
         }
     }
 
-    /// Logs an action of the test itself.
     pub fn note(&mut self, what: &str) {
         self.put(now(), &format!("  ---- {what}"));
     }

@@ -245,7 +245,7 @@ impl Judge {
         (now.saturating_sub(latest.at) < 1_000_000_000).then_some(latest.node)
     }
 
-    /// The first effect of the next term after `term` that has effects.
+    /// The first effect of the lowest term above `term` that has effects.
     pub fn first_above(&self, term: u64) -> Option<&Effect> {
         self.firsts.range(term + 1..).map(|(_, first)| first).next()
     }
@@ -427,8 +427,8 @@ mod tests {
 
     #[test]
     fn stop_excuses_no_other_write() {
-        // The judge excuses none of these writes. The first cases are a second write, a write that comes too late, a
-        // write after another line of the host, and a write by another node.
+        // A second write on a channel, a write more than [`AT_ONCE`] after the SIGCONT, a line after another line of
+        // the same host, and a write by another node.
         assert!(judged(&mut with_stop(), &[9, 10].map(|at| effect(Request, 0, 1, at * SECOND + 1))).is_err());
         assert!(judged(&mut with_stop(), &[effect(Request, 0, 1, 12 * SECOND)]).is_err());
         let mut judge = with_stop();
@@ -436,7 +436,7 @@ mod tests {
         assert!(judged(&mut judge, &[effect(Line, 0, 1, 9 * SECOND + 2)]).is_err());
         let by_another_node = effect(Request, 2, 1, 9 * SECOND + 1);
         assert!(judged(&mut with_stop(), &[by_another_node]).is_err());
-        // A write by a process that was not stopped.
+        // A write on a channel that no stopped process writes to.
         let mut judge = with_stop();
         judge.stops[0].catches = vec![Line];
         assert!(judged(&mut judge, &[effect(Request, 0, 1, 9 * SECOND + 1)]).is_err());
@@ -444,7 +444,7 @@ mod tests {
         let mut judge = with_stop();
         let earlier = effect(Line, 1, 2, SECOND * 3 / 2);
         assert!(judged(&mut judge, &[earlier, effect(Request, 0, 1, 9 * SECOND + 1)]).is_err());
-        // A write while the processes are stopped.
+        // A write by processes that are still stopped.
         let mut judge = with_stop();
         judge.stops[0].continued = None;
         assert!(judged(&mut judge, &[effect(Request, 0, 1, 9 * SECOND + 1)]).is_err());

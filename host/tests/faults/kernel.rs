@@ -49,8 +49,8 @@ pub fn listener() -> TcpListener {
     listener
 }
 
-/// A pipe that preserves message boundaries. The kernel stamps each message with the time of its write. Returns the
-/// reading end first.
+/// Creates a pipe that preserves message boundaries. The kernel stamps each message with the time of its write. Returns
+/// the reading end first.
 pub fn message_pipe() -> (OwnedFd, OwnedFd) {
     let mut ends = [0; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;

@@ -92,8 +92,8 @@ fn old_program() -> Option<PathBuf> {
     variable("FAULTS_OLD")
 }
 
-/// Runs a fleet under faults. Without `FAULTS_MINUTES`, the faults are always the same ones (`fixed`), so the test does
-/// not fail by chance.
+/// Runs a fleet under faults. Without `FAULTS_MINUTES`, the test injects the faults that `fixed` describes, which are
+/// always the same ones. The test therefore does not fail by chance.
 fn run(name: &str, store: Store, fixed: Fixed) {
     let minutes: Option<f64> = variable("FAULTS_MINUTES");
     let length = minutes.map_or(Duration::MAX, |minutes| Duration::from_secs_f64(minutes * 60.0));
@@ -101,8 +101,8 @@ fn run(name: &str, store: Store, fixed: Fixed) {
     let fresh = || if minutes.is_some() { kernel::now() % 1_000_000_007 } else { fixed.seed };
     let seed = variable("FAULTS_SEED").unwrap_or_else(fresh);
     let lease = store.lease();
-    // In half of the runs, the coordinator saves no state. Then, only the nodes' announcements show that another client
-    // has deleted the record or replaced it with an older one.
+    // In half of the runs, the coordinator saves no state. If another client then deletes the record or replaces it
+    // with an older one, only the nodes' announcements show this.
     let keeps_state = variable("FAULTS_STATE").unwrap_or(seed.is_multiple_of(2));
     let with = if keeps_state { "that saves" } else { "without a state" };
     let nodes = nodes();
@@ -169,7 +169,8 @@ struct Run {
     /// The number of injected faults, and the number of faults that could not be injected, for each kind of fault.
     kinds: BTreeMap<&'static str, (usize, usize)>,
     bursts: usize,
-    /// The number of faults that hit a leader, and the number of faults that should have hit one.
+    /// The number of faults that hit a leader, and the number of faults that were meant for a leader. The numbers
+    /// differ if no node leads when the test injects such a fault.
     met_leader: (usize, usize),
     keeps_state: bool,
     /// True if the machine runs nothing else, so that time limits can be checked.
@@ -268,8 +269,8 @@ impl Run {
     }
 
     fn inject(&mut self, fault: Fault) {
-        // A later fault may write this record back. Another client could do the same with a record that it has read
-        // before.
+        // Save the record for a later fault, which writes it back. This simulates another client that writes back a
+        // record that it has read earlier.
         let _ = self.store.remember();
         let leader = self.judge().leader_at(kernel::now());
         let target = match fault.who() {
@@ -364,7 +365,8 @@ impl Run {
         let (lease, healed, healed_at) = (self.store.lease(), Instant::now(), kernel::now());
         let mut patience = Patience::default();
         self.log().note("the faults are over");
-        // A node that leads before this time may still lose its lease because of the last fault.
+        // Within one lease length after the last fault, a leader may still lose its lease because of that fault. Only a
+        // later effect shows that a node keeps leading.
         let leads_after = healed_at + u64::try_from(lease.as_nanos()).expect("a lease is short");
         loop {
             self.step()?;

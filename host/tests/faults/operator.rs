@@ -29,7 +29,6 @@ impl Operator {
         assert_eq!(finished.code, Some(0), "{finished:?}");
     }
 
-    /// Pushes one more version. Returns its digest.
     pub fn push_last(&mut self) -> Done<String> {
         let finished = finish(self.next());
         if finished.code != Some(0) {
@@ -45,7 +44,7 @@ impl Operator {
         self.under_way.push((self.pushed, child.expect("the binary starts")));
     }
 
-    /// All versions have the same code, but different numbers.
+    /// Prepares the push of a new version. It has the same code as the other versions, but another number.
     fn next(&mut self) -> Command {
         self.pushed = self.pushed.wrapping_add(1);
         let file = self.file();

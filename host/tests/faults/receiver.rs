@@ -60,7 +60,7 @@ impl Receiver {
 impl Drop for Receiver {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Release);
-        // Wakes the acceptor.
+        // The acceptor waits for connections. This connection wakes it, so that it sees `ended`.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
@@ -91,7 +91,7 @@ fn listen(mut stream: TcpStream, judge: &Mutex<Judge>) {
                     Err(why) => judge.found(why),
                 }
             }
-            // The guest has ended, which often resets the connection.
+            // The end of the guest closes the connection, and often resets it. Neither is an error.
             Ok(None) => return,
             Err(error) if error.raw_os_error().is_some() => return,
             Err(error) => panic!("{error}"),

@@ -25,7 +25,7 @@ const CONTAINER: &str = "faults";
 /// The timeout for a request to the emulator. The emulator may pause for minutes in the middle of a request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// If a fault cannot be injected, the test logs the error and continues.
+/// The result of one step of the test. The error says what failed.
 pub type Done<T = ()> = Result<T, String>;
 
 pub enum Store {
@@ -111,7 +111,7 @@ impl Store {
     pub fn answers(&self) -> bool {
         match self {
             Self::Sqlite(sqlite) => sqlite.lock.is_none(),
-            // Any answer counts, even one that says that the blob does not exist.
+            // Any answer shows that the emulator works, even the answer that the blob does not exist.
             Self::Azurite(azure) => azure.ask(async { Ok(azure.blob().exists().await) }).is_ok(),
         }
     }
@@ -260,7 +260,7 @@ impl Sqlite {
 
     fn open(&self) -> Done<Connection> {
         let connection = Connection::open(self.folder.path().join("lease.db")).map_err(first_line)?;
-        // Do not wait long for the file's lock: a stopped host may hold it until it continues.
+        // A stopped host may hold the lock on the database until it continues, so do not wait long for this lock.
         connection.busy_timeout(Duration::from_millis(500)).map_err(first_line)?;
         Ok(connection)
     }

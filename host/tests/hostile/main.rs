@@ -88,7 +88,7 @@ const CASES: &[(&str, Setting, Outcome)] = &[
     ("commits without a state", Plain, Breaks("it sent a commit for an election without state")),
     ("commits very many changes", Stateful, Breaks("a commit of 2097152 changes")),
     ("commits fewer changes than it says", Stateful, Breaks("a message that is invalid")),
-    // The error message depends on the timing, because the host may still be busy with the previous commit.
+    // The error message depends on whether the host is still busy with the previous commit, so accept each message.
     ("commits and does not read", Stateful, Breaks("it ")),
     ("looks up very much", Plain, Breaks("it has too many DNS lookups in flight")),
     ("looks up what it may not", Plain, Stays("all is tried")),
@@ -374,7 +374,7 @@ impl Recorder {
         }
         assert!(notices.others <= 70, "{case}: too many notices: {}", notices.others);
         if let Some(before) = notices.lines_when_killed {
-            // The host may let one line pass before the kill, and record it only after the kill.
+            // The host may have accepted one more line before the kill, but record the line only after the kill.
             assert!(notices.lines.len() <= before + 1, "{case}: the instance prints after the kill");
         }
     }
@@ -395,7 +395,7 @@ impl Neighbour {
             .unwrap_or_else(|_| panic!("{case}: {:?}", self.recorder));
     }
 
-    /// The runner is the only child of this process that has the name of a real runner.
+    /// Returns the pid of the real runner. It is the only child of this process with the name of a real runner.
     fn pid(&self) -> u32 {
         let is_real =
             |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "baton-runner\n");
@@ -436,7 +436,8 @@ async fn printed_until(host: &Host, launcher: &Launcher, remaining: Duration) ->
     let ended = gone(&mut instance).await;
     assert!(ended.end == End::Killed && host.clock.now() >= deadline, "{ended:?}");
     let late = recorder.notices().lines.iter().filter(|(at, _)| *at > deadline + POLL_INTERVAL).count();
-    // The host may let one line pass before the deadline, and record it late, because its thread has to wait for a CPU.
+    // The host may accept one line before the deadline, but record the line late, because its thread must wait for a
+    // CPU.
     assert!(late <= 1, "{late} lines come out after the deadline: {recorder:?}");
     recorder.notices().lines.len() - late
 }

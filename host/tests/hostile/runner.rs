@@ -21,7 +21,8 @@ pub const PORT: &str = "PORT";
 /// The variable that holds the pid of another instance's runner.
 pub const NEIGHBOUR: &str = "NEIGHBOUR";
 
-/// A hostile runner that receives this grant never reports that it is ready.
+/// The grant that selects an attack before the instance starts: a runner that receives it never reports that it is
+/// ready.
 pub const NEVER_READY: &str = "http://never-ready.test";
 pub const BADLY_READY: &str = "http://badly-ready.test";
 

@@ -45,8 +45,8 @@ async fn schedule(term: &AsyncTerm, settings: &Settings) -> baton_sdk::Result {
                 return Ok(());
             }
         };
-        // Once the acknowledgement is saved, no term offers the partition again. If this call fails, the next instance
-        // reads from the state whether the acknowledgement was saved.
+        // Once the acknowledgement is saved, no later instance offers the partition again. If this call fails, the
+        // acknowledgement may still have been saved. The next instance finds out when it reads the state.
         state.put(&key(partition), &acknowledgement)?;
         term.progress();
         println!("partition {partition} was taken by {} in term {}", acknowledgement.worker, acknowledgement.term);
@@ -70,8 +70,8 @@ async fn hand_over(term: &AsyncTerm, settings: &Settings, partition: u64) -> Res
     }
 }
 
-/// Offers a partition to a worker. Returns the term in which the worker took the partition, perhaps after an earlier
-/// offer.
+/// Offers a partition to a worker. Returns the term in which the worker took the partition. If the worker took it after
+/// an earlier offer, this is the term of that offer.
 async fn offer(term: &AsyncTerm, settings: &Settings, worker: &str, partition: u64) -> Result<u64, Box<dyn Error>> {
     let request = Request::post(format!("{worker}/partitions/{partition}")).body(Body::empty())?;
     let timeout = settings.timeout;

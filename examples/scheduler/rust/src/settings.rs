@@ -9,7 +9,8 @@ pub(crate) struct Settings {
     workers: Vec<String>,
     pub(crate) partitions: u64,
     pub(crate) pause: Duration,
-    /// Maximum time for a worker to connect, to begin its answer, and between two parts of the answer.
+    /// Time limit for each step of a request: connecting to the worker, the start of its answer, and each pause within
+    /// the answer.
     pub(crate) timeout: Duration,
 }
 
@@ -32,7 +33,7 @@ impl Settings {
         })
     }
 
-    /// Returns the worker for turn number `turn`. The workers take turns in the order of the list.
+    /// Returns the worker for this turn. The workers take turns in the order of the list.
     pub(crate) fn worker(&self, turn: u64) -> &str {
         let workers = self.workers.len() as u64;
         &self.workers[usize::try_from(turn % workers).unwrap_or_default()]

@@ -36,7 +36,7 @@ fn each_partition_is_acknowledged_once() {
     let test = Harness::new();
     let asked = workers(&test, |_| 200);
     run(&test, 3).unwrap();
-    // The next term has nothing left to offer.
+    // The second run offers nothing, because the first run has saved all acknowledgements.
     run(&test, 3).unwrap();
     assert_eq!(*asked.lock().unwrap(), ["a /partitions/0", "b /partitions/1", "a /partitions/2"]);
     let saved: Acknowledgement = test.state().get("partitions/1").unwrap().unwrap();

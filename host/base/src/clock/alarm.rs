@@ -11,7 +11,8 @@ use rustix::time::{
     timerfd_settime,
 };
 
-/// Longest wait that [`towards`] does not shorten. Before a longer wait is over, the caller checks the clocks again.
+/// Longest wait that [`towards`] does not shorten. A longer wait is shortened, so that the caller checks the clocks
+/// again before the wait is over.
 const CLOSE: Duration = Duration::from_millis(50);
 
 /// Wakes its thread at a given time on the boot clock. Unlike a wait for a duration, the alarm counts the time for
@@ -22,7 +23,7 @@ const CLOSE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Alarm {
     timer: OwnedFd,
-    /// `None` if the kernel does not report clock steps.
+    /// A timer that becomes readable when the wall clock steps. `None` if the kernel does not report steps.
     steps: Option<OwnedFd>,
 }
 
@@ -49,7 +50,8 @@ impl Alarm {
     pub fn forget_steps(&mut self) {
         let never = Timespec { tv_sec: i64::MAX, tv_nsec: 0 };
         let flags = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;
-        // `CANCELED` means that a clock stepped just before the call.
+        // `CANCELED` reports a step from before this call, which the caller asked to forget. After any other error, the
+        // alarm no longer reports steps.
         self.steps
             .take_if(|steps| !matches!(timerfd_settime(steps, flags, &once(never)), Ok(_) | Err(Errno::CANCELED)));
     }

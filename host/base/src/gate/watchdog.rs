@@ -5,13 +5,17 @@
 //! The watchdog waits for no other thread, with one exception. Before the watchdog ends the process, a separate thread
 //! sends the last messages of the host (the "last words"). The watchdog waits for this thread up to a time limit.
 //!
-//! If the watchdog wakes up late, the whole process was paused, perhaps past the deadline. The gate refuses all effects
-//! after the deadline, so the instance cannot act in the meantime. The elector (`baton_election`) and the watchdog
-//! therefore give the kill its usual time again: 0.13 of the lease duration, the time from the deadline (0.8) to 0.93.
-//! The watchdog measures this time from the wake-up. The elector measures this time from the kill, or from a wake-up
-//! after the kill. After a suspend, the elector keeps counting from the kill, because it cannot tell a suspend from a
-//! clock that was set. The watchdog and the elector each give the kill more time only once. Otherwise, a host that
-//! always wakes late would never end itself.
+//! A late wake-up shows that the whole process was paused, perhaps past the deadline. The gate refuses all effects
+//! after the deadline, so the instance cannot act while the host kills it. The elector (`baton_election`) and the
+//! watchdog therefore give the host its usual time again to kill the instance. The usual time is 0.13 of the lease
+//! duration, from the deadline (0.8) to 0.93:
+//!
+//! - The watchdog measures this time from the wake-up.
+//! - The elector measures this time from the kill, or from a wake-up after the kill. After a suspend, the elector keeps
+//!   counting from the kill, because it cannot tell a suspend from a clock that was set.
+//!
+//! The watchdog and the elector each give the host more time only once. Otherwise, a host that always wakes late would
+//! never end itself.
 
 use std::os::fd::AsFd as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,7 +36,8 @@ use crate::doorbell::Doorbell;
 /// kernel does not report.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Longest sleep if the watchdog could miss a pause or a clock step while it sleeps:
+/// Longest sleep if one of these conditions holds, because the watchdog could then sleep through a clock step or a
+/// pause:
 ///
 /// - The kernel does not report clock steps.
 /// - The time from the deadline until the instance must have exited is at most [`PAUSED`]. The watchdog does not notice
@@ -166,7 +171,8 @@ impl Watchdog {
     }
 
     /// Returns a watch channel that changes when timers have missed time while an instance is watched. The channel also
-    /// changes when the watchdog starts to watch the first instance.
+    /// changes when the watchdog starts to watch the first instance, because the watchdog does not notice missed time
+    /// while it watches no instance.
     pub fn missed_by_timers(&self) -> watch::Receiver<()> {
         self.shared.words.tell_missed.subscribe()
     }
@@ -180,7 +186,8 @@ impl Watchdog {
         self.shared.changed.ring();
     }
 
-    /// Returns how late the watchdog's next check is. Zero if the check is not late.
+    /// Returns how late the watchdog's next check is. A long delay shows that the watchdog is stuck or the process was
+    /// paused.
     #[must_use]
     pub fn late(&self, now: Time) -> Duration {
         Duration::from_nanos(super::nanoseconds(now).saturating_sub(self.shared.due.load(Ordering::Relaxed)))
@@ -244,7 +251,6 @@ fn watch(watched: &Watched, clock: &Clock, mut alarm: Alarm, speaker: &Thread) {
     }
 }
 
-/// Sleeps until there is another instance to watch, a clock steps, or `longest` has passed.
 fn sleep(watched: &Watched, alarm: &Alarm, longest: Option<Duration>) {
     // Ignore why the sleep ended: the caller checks the gates in any case.
     let _ = alarm.wait(longest, [watched.changed.as_fd()]);
@@ -265,7 +271,8 @@ impl Timers {
         i128::from(super::nanoseconds(now)) - i128::from(nanoseconds_on(ClockId::Monotonic))
     }
 
-    /// Returns true if timers have fallen so far behind since the last notification that it is time for another.
+    /// Returns true if timers have fallen so far behind since the last notification that their users must be notified
+    /// again.
     fn looked_at(self, now: Time) -> (Self, bool) {
         let at = Self::at(now);
         if at.ahead > self.ahead + MISSED { (at, true) } else { (self, false) }
@@ -279,8 +286,8 @@ enum Look {
     Overdue(Duration),
 }
 
-/// Checks the gates at `now`. `planned` is the time at which the check should have happened. If `is_told` is true, the
-/// alarm reports clock steps, so the watchdog may sleep longer.
+/// Checks the gates at `now`, and decides when to check them again. `planned` is the time at which this check should
+/// have happened. If `is_told` is true, the alarm reports clock steps, so the watchdog may sleep longer.
 fn look(gates: &[Arc<Gate>], planned: Time, now: Time, is_told: bool) -> Look {
     if now.since(planned) > PAUSED {
         gates.iter().for_each(|gate| gate.wakes(now));

@@ -40,7 +40,7 @@ pub(super) struct Standby {
     pending: Option<Pending>,
     asked: StandbyRequest,
     failures: u32,
-    /// Kept so that the same report is not sent again.
+    /// The last report about the holder. This node does not send the same report again.
     said: Option<LastReport>,
 }
 
@@ -107,7 +107,7 @@ impl AcquireMode {
 /// Another instance may still be running. If this node gets the lease, it first waits for that instance to end.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct UncertainHolder {
-    /// The time after which the other instance has ended, as far as this node knows.
+    /// The length of the wait. As far as this node knows, the other instance has ended after this time.
     pub(super) wait: Duration,
     pub(super) reason: &'static str,
     /// True once this node has read the highest term in the store. Until then, there may be a term that this node does
@@ -219,8 +219,8 @@ impl Standby {
             (StandbyRequest::Survey, Ok(Reply::Surveyed { read, recalled, steering }))
                 if context.knows_steering(steering.as_ref()) =>
             {
-                // Pass zero instead of the survey's duration: a slow survey does not show that renewals would be too
-                // slow.
+                // Pass zero instead of the survey's duration: a survey reads several objects, so a slow survey does not
+                // show that renewals would be too slow.
                 if let Some(opening) = self.has_read(context, read, Duration::ZERO) {
                     return self.recalled(context, opening, &recalled);
                 }
@@ -317,9 +317,9 @@ impl Standby {
             return None;
         }
         let unclear = unclear(context, &snapshot, is_recalled);
-        // A node that must first wait for another instance needs a lease that lasts at least as long as the wait. A
-        // reclaimed lease keeps its length, and a held lease may never become free. So do not request a lease in either
-        // state.
+        // If this node must first wait for another instance, it needs a lease that lasts at least as long as the wait.
+        // A reclaimed lease keeps its length, which may be shorter. A held lease may never become free. So do not
+        // request the lease in these two states.
         let must_be_clear = |lease| matches!(lease, LeaseState::Reclaimable { .. } | LeaseState::Held);
         if unclear.is_some()
             && let Snapshot::Object { lease, version, .. } = &snapshot
@@ -389,7 +389,7 @@ impl Standby {
                 LeaseState::Free | LeaseState::Expired | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. },
                 Some(record),
             ) if context.is_over(record) => (LastReport::Over, Report::ElectionOver { record: record.clone() }),
-            // The holder is unknown, or the holder's lease is about to end.
+            // Report nothing while the holder is unknown, or while the holder's lease is about to end.
             (LeaseState::Held, _) if context.memory.silent_since.is_some() => return,
             (LeaseState::Held, Some(record)) if record.released => return,
             (LeaseState::Breaking, _) => return,
@@ -408,7 +408,7 @@ impl Standby {
     }
 }
 
-/// Reports a dead holder's lease as held if this node must not take it:
+/// Changes the state of a dead holder's lease in the snapshot to `Held` if this node must not take the lease:
 ///
 /// - The holder's term had not begun: the holder was waiting for another instance, which may still be running.
 /// - The lease is `Reclaimable`, but the holder's release may still be under way, or a reclaim has already failed.
@@ -622,7 +622,7 @@ impl Acquiring {
                 );
                 Some(Role::Holding(Box::new(holding)))
             }
-            // An attempt that was not carried out says nothing about an earlier attempt with an unknown outcome.
+            // The outcome of this attempt or of an earlier one is unknown, so this node may already hold the lease.
             Err(error @ (StoreError::Unknown(_) | StoreError::Misconfigured(_)))
                 if self.in_doubt || matches!(error, StoreError::Unknown(_)) =>
             {

@@ -126,7 +126,7 @@ impl Context {
         self.ineligible().is_none() && self.versions.module().is_some()
     }
 
-    /// True if the eligibility was derived from this version of the steering object.
+    /// True if the host derived this node's eligibility from this version of the operators' commands.
     pub(super) fn knows_steering(&self, version: Option<&Version>) -> bool {
         self.eligibility.given.steering.is(version)
     }

@@ -62,9 +62,10 @@ impl LeaderHints {
             _ => return self.leader = None,
         };
         if leader.released {
-            // The holder has marked the record, but has not released the lease yet. Keep the holder as the leader only
-            // if its announcement of the release has arrived. Otherwise, the announcement triggers a read, like any
-            // hint from an unknown node.
+            // The holder has marked the record as released, but still holds the lease. If this node has already
+            // received the holder's `GivesUp` hint, keep the holder as the leader, so that the same hint does not
+            // trigger another read. Otherwise, forget the holder. When its `GivesUp` hint arrives, the hint then comes
+            // from an unknown node, and so triggers a read at once.
             let gives_up = |known: &Leader| {
                 (&known.incarnation, known.term) == (&leader.incarnation, leader.term) && known.gave_up.is_some()
             };
@@ -73,7 +74,8 @@ impl LeaderHints {
         }
         match &mut self.leader {
             Some(known) if known.incarnation == leader.incarnation => {
-                // A new term means that the holder has acquired the lease again after giving it up.
+                // If the holder had announced that it gives up the lease, the new term shows that it has acquired the
+                // lease again.
                 if known.term != leader.term {
                     known.gave_up = None;
                 }

@@ -38,8 +38,8 @@ use versions::Versions;
 
 /// Assumed length of a lease that no record describes: the longest length that any store supports.
 const UNKNOWN_LEASE: Duration = Duration::from_secs(60);
-/// Number of terms that [`Memory::skip_unknown_terms`] skips. At most this many terms can begin in one second. At most
-/// this many terms can have begun without being in any object in the store.
+/// Number of terms that [`Memory::skip_unknown_terms`] skips. It is an upper bound on two numbers: the terms that can
+/// begin in one second, and the terms that can have begun without being in any object in the store.
 const UNKNOWN_TERMS: Term = 1 << 20;
 /// Latest plausible wall-clock time, in seconds since the Unix epoch. Later times are reduced to this time, because
 /// they would use up the available term numbers.
@@ -475,7 +475,6 @@ impl Context {
         length * 3 / 4 + self.up_to(length / 2)
     }
 
-    /// The time of the next renewal after a successful request that was sent at `sent`.
     fn renew_at(&self, sent: Time) -> Time {
         // FNV-1a hash of the incarnation: the same for all elections on this host, and different on other hosts.
         let phase = self
@@ -581,9 +580,9 @@ impl Context {
         }
     }
 
-    /// Ends an outage after a read that shows that this node has nothing to request. A refusal (`Misconfigured`) still
-    /// applies, because the node has not repeated the refused request. A refused create or recall no longer applies,
-    /// because the node no longer needs the request.
+    /// Ends the reported trouble after a read that shows that this node has nothing to request. If the store refused a
+    /// request (`Misconfigured`), the trouble stays, because this node has not repeated the request. The exceptions are
+    /// a refused create and a refused recall: this node no longer needs them, so their trouble ends.
     fn store_is_back(&mut self) {
         self.trouble_ends(|trouble| {
             [CREATE, RECALL].contains(&trouble.asked) || !matches!(trouble.error, StoreError::Misconfigured(_))

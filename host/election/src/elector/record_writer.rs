@@ -51,7 +51,7 @@ pub(super) enum WriteResult {
     Written,
     /// The lease is certainly lost.
     Lost(String),
-    /// It is doubtful that the lease is still held. A renewal should find out.
+    /// The lease may be lost. The holder should send a renewal to find out.
     Doubt,
 }
 

@@ -102,7 +102,8 @@ impl Releasing {
                 return self.give_up(context, &format!("the host shut down without a retry ({why})"));
             }
             Some(Input::Answer { id, result }) => match self.writer.answer(context, id, &result) {
-                // The store may refuse a superseded write if the release has already taken effect.
+                // A release has been sent. If it has already taken effect, the store refuses a superseded write. So the
+                // refusal does not show that another node took the lease.
                 WriteResult::Lost(_) if self.pending.is_some() => {}
                 WriteResult::Lost(why) => return self.give_up(context, &why),
                 WriteResult::Doubt => return self.give_up(context, "the lease is no longer held"),

@@ -39,7 +39,6 @@ pub enum Action {
     Hear(usize, RequestId),
     GiveUp(usize, RequestId),
     Begin(usize),
-    /// A process and its instance crash.
     Crash(usize),
     /// The kernel reports that a crashed process and its instance have exited.
     Vanish(usize),
@@ -98,14 +97,15 @@ pub enum Ending {
 }
 
 impl World {
-    /// Collects the possible actions. Leaves out actions that would only change the order of independent actions.
-    /// Actions without faults come first, so a run that always takes the first action has no faults.
+    /// Collects the possible actions. Actions without faults come first, so a run that always takes the first action
+    /// has no faults.
     ///
-    /// The first node that has an action due, and that no answer can reach first, is special: the action affects only
-    /// this node. Other nodes' actions may come earlier or later without changing the result. So only this node's
-    /// actions are collected. They form a persistent set: P. Godefroid, "Partial-Order Methods for the Verification of
-    /// Concurrent Systems", 1996. While an action is due or a request can arrive, an idle node that waits for no answer
-    /// is not paused, ended or steered.
+    /// Leaves out actions that would only change the order of independent actions. Suppose that a node has an action
+    /// due, and that no answer can reach the node before it acts. The action affects only this node, so other nodes'
+    /// actions may come earlier or later without changing the result. If there are such nodes, only the actions of the
+    /// first one are collected. They form a persistent set: P. Godefroid, "Partial-Order Methods for the Verification
+    /// of Concurrent Systems", 1996. While an action is due or a request can arrive, an idle node that waits for no
+    /// answer is not paused, ended or steered.
     pub fn actions(&self, actions: &mut Vec<Action>) {
         if self.broken.is_some() {
             return;
@@ -155,7 +155,6 @@ impl World {
         self.outsider(actions);
     }
 
-    /// True if a request is in transit and the node waits for its answer.
     fn may_be_answered(&self, place: usize) -> bool {
         let Some(process) = &self.nodes[place].process else { return false };
         let is_awaited = |flight: &Flight| process.waiting.iter().any(|waiting| waiting.id == flight.id);
@@ -163,7 +162,6 @@ impl World {
         self.flights.iter().any(|flight| is_its_own(flight) && is_awaited(flight))
     }
 
-    /// True if a running process waits for the answer to this request.
     fn is_awaited(&self, flight: &Flight) -> bool {
         let process = self.nodes[flight.node].process.as_ref();
         let is_its_own = |one: &&Process| !one.is_paused && one.incarnation == flight.incarnation;

@@ -79,8 +79,8 @@ impl History {
         Ok(())
     }
 
-    /// Checks a start: the term was written, the term is higher than every term started before, and no other host has
-    /// an instance that could have been ended.
+    /// Checks a start: the term was written, the term is higher than every term started before, and the instances of
+    /// all other hosts are gone. Instances that nothing could end yet do not count.
     pub fn start(&mut self, host: usize, incarnation: u32, term: Term, running: &[Running]) -> Checked {
         let Some(written_after) = self.written.get(&(host, incarnation, term)) else {
             return broken("terms_only_rise", format!("term {term} was not written before its start"));

@@ -8,7 +8,8 @@ use baton_election::Random;
 pub struct Rng(u64);
 
 impl Rng {
-    /// The stream for one decision. Equal parts give equal streams, so the order of decisions does not matter.
+    /// The random numbers for one decision, which `parts` identifies. Equal parts always give the same numbers, so the
+    /// order in which the simulation makes its decisions does not matter.
     pub fn about(parts: &[u64]) -> Self {
         let mut rng = Rng(0);
         for part in parts {

@@ -93,7 +93,8 @@ async fn edit_is_made_once_when_request_or_response_is_lost() {
 async fn new_list_has_serials_above_those_of_a_deleted_one() {
     for fault in [Fault::LoseRequest, Fault::LoseAnswer] {
         let mut serials = Vec::new();
-        // An edit that finds no list cannot know whether an earlier list was deleted.
+        // The second store has no list, like a store whose list was deleted. Its new list must continue above the
+        // serials of the first store's list.
         for _ in 0..2 {
             let store = empty_store();
             store.fail_next(fault);

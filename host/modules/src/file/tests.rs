@@ -62,7 +62,8 @@ async fn offered_upon(source: &mut FileSource, change: impl FnOnce()) -> Vec<u8>
     loop {
         let early = tokio::time::timeout(PACE.settle, source.next()).await;
         assert!(early.is_err(), "{early:?}");
-        // A source with a watch must be idle for a long time now. A source without a watch may check its files soon.
+        // The next check of a source with a watch must be far in the future, so that only a hint can start the check. A
+        // source without a watch gets no hints, and may check its files soon.
         let rests = if source.watch.is_some() { NEVER / 2 } else { Duration::ZERO };
         if source.looks_at.is_some_and(|at| at > Instant::now() + rests) {
             break;

@@ -4,7 +4,8 @@ use std::future::pending;
 
 use futures::future::BoxFuture;
 
-/// The work progresses only while a caller awaits [`InFlight::done`]. Dropping this value cancels the work.
+/// Work in progress, if any. The work progresses only while a caller awaits [`InFlight::done`]. Dropping this value
+/// cancels the work.
 pub(super) struct InFlight<T>(Option<BoxFuture<'static, T>>);
 
 impl<T> InFlight<T> {
@@ -16,7 +17,7 @@ impl<T> InFlight<T> {
         self.0.is_none()
     }
 
-    /// Cancels any work in progress.
+    /// Begins this work. Cancels the previous work if it is still in progress.
     pub fn begin(&mut self, work: impl Future<Output = T> + Send + 'static) {
         self.0 = Some(Box::pin(work));
     }

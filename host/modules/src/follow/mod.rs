@@ -47,7 +47,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub struct FollowerConfig {
     /// The election whose modules the follower prepares.
     pub election: ElectionName,
-    /// This node's id, which the follower records with each verdict.
+    /// This node's id. The follower records the id with each verdict.
     pub node: String,
     /// Display name of the source.
     pub name: String,
@@ -62,7 +62,7 @@ pub struct FollowerConfig {
     pub notifier: ChangeNotifier,
     /// Receives reports about the modules.
     pub reports: Arc<dyn FollowerReportSink>,
-    /// Intervals of the follower.
+    /// Intervals between reads, and waits before retries.
     pub pace: Pace,
 }
 
@@ -124,10 +124,10 @@ pub enum LoadError {
 pub struct Follower {
     config: FollowerConfig,
     supply: watch::Sender<Supply>,
-    /// The modules that this node could start immediately.
+    /// Digests of the modules that this node could start immediately.
     holds: watch::Sender<Vec<Digest>>,
     judgements: mpsc::UnboundedReceiver<Judgement>,
-    /// Content of the control object at the last read, plus the verdicts that this node has written since.
+    /// The list of versions at the last read, plus the verdicts that this node has written since.
     control: VersionList,
     version: Option<Version>,
     /// True once the control object has been read, or once a module from a file or a registry should no longer wait for
@@ -209,7 +209,8 @@ impl Follower {
         Ok(Some(digest))
     }
 
-    /// Follows the source until the last sender of judgements is dropped.
+    /// Follows the source until the last sender of judgements is dropped. Then tries for up to 1 s to write the
+    /// remaining verdicts.
     pub async fn run(mut self) {
         loop {
             let now = Instant::now();
@@ -378,7 +379,8 @@ impl Follower {
         self.recorder.add(Judged::now(judgement, unpushed, &self.config.node));
     }
 
-    /// Discards a read in progress, because its result may be older than the verdict that was just written.
+    /// Adds a verdict that was just written to the known list. Discards a read in progress, because its result may be
+    /// older than the verdict, and reads again.
     fn recorded(&mut self, judged: &Judged) {
         judged.apply(&mut self.control);
         self.notifier.found();
@@ -392,7 +394,7 @@ impl Follower {
             Ok(reading) => reading,
             Err(error) => {
                 self.failed_reads += 1;
-                // Do not report a single failure: the store may be new or briefly busy.
+                // Do not report a single failure: the store may be new or briefly busy, and a retry follows.
                 let is_trouble = self.failed_reads > 1;
                 // A module from a file or a registry should not wait for a store that fails. The node may then run it
                 // without knowing if it is rejected.
@@ -438,7 +440,6 @@ impl Follower {
         }
     }
 
-    /// Reports why no version can run, or why the newest version cannot run.
     fn tell_what_is_missing(&mut self, control: &VersionList) {
         let newest = match self.config.source {
             None => {
@@ -458,7 +459,7 @@ impl Follower {
         }
     }
 
-    /// No other node would write this node's remaining verdicts.
+    /// Tries to write this node's remaining verdicts, because no other node would write them.
     async fn finish(self) {
         // These verdicts are useful, but not important enough to wait for a store that does not respond.
         let _ = timeout(LAST_WORDS, self.recorder.finish()).await;

@@ -1,4 +1,5 @@
-//! The offers that this process has received from a file or a registry. Their serials are valid only in this process.
+//! The offers that this process has received from a file or a registry. Such modules have no serial in the store, so
+//! this history numbers them. The numbers are valid only in this process.
 
 use super::ready::{CandidateVersion, ReadyVersions};
 use crate::{ListedVersion, Offer, VersionList};
@@ -7,7 +8,7 @@ use baton_store::Digest;
 #[derive(Default)]
 pub(super) struct OfferHistory {
     serial: u64,
-    /// Newest first. [`Self::tidy`] drops versions that are no longer useful.
+    /// Newest first. Rejected versions stay in the list for a while, because an operator may remove a rejection.
     versions: Vec<Version>,
 }
 
@@ -47,7 +48,8 @@ impl OfferHistory {
         self.versions.iter().filter(|version| !version.was_rejected).map(|version| version.candidate.clone()).collect()
     }
 
-    /// Returns `None` if the candidate is ready already.
+    /// Returns the bytes of a candidate and its signature. Returns `None` if the candidate is ready, because the
+    /// history drops the bytes that are no longer needed.
     pub fn offer(&self, candidate: &CandidateVersion) -> Option<Offer> {
         self.versions.iter().find(|version| version.candidate.is(candidate))?.offer.clone()
     }
@@ -77,7 +79,8 @@ impl OfferHistory {
     }
 }
 
-/// Considers both pushed and unpushed modules.
+/// Returns the reason why a module is rejected, if it is. Finds the rejection both of a module that was pushed and of a
+/// module from a file or a registry.
 pub(super) fn rejection<'a>(control: &'a VersionList, digest: &Digest) -> Option<&'a str> {
     let entries = control.pushed.iter().chain(&control.unpushed);
     entries.filter(|entry| entry.digest == *digest).find_map(ListedVersion::rejection)

@@ -78,7 +78,8 @@ impl ReadyVersions {
         self.ready.insert(candidate.digest, module);
     }
 
-    /// Returns true if the reason is new.
+    /// Records why a candidate could not be prepared, and when to retry. The wait doubles after each failure. Returns
+    /// true if this setback differs from the candidate's last one, so that the caller reports each problem only once.
     pub fn set_back(&mut self, candidate: &CandidateVersion, setback: Setback, now: Instant) -> bool {
         let (first, most) = match setback {
             Setback::Unreachable(_) => self.patience.unreachable,
@@ -129,8 +130,8 @@ impl ReadyVersions {
         Supply { current: Some(current), fallback: ready.next().map(|(next, _)| next).filter(|_| !is_good) }
     }
 
-    /// Keeps the supplied modules, the module `also`, and those that will be supplied next: the newest candidate that
-    /// can run here, and its fallback.
+    /// Drops the modules that are no longer needed. Keeps the supplied modules, the module `also`, and the modules that
+    /// will be supplied next: the newest candidate that can run here, and its fallback.
     pub fn tidy(&mut self, candidates: &[CandidateVersion], also: Option<Digest>) {
         let mut kept: Vec<Digest> = self.supplied(candidates).chain(also).collect();
         let mut able = candidates

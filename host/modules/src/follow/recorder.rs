@@ -42,7 +42,7 @@ impl Judged {
 pub(super) struct Recorder {
     store: Arc<dyn ObjectStore>,
     election: ElectionName,
-    /// The first judgement is being written, or is waiting for the next attempt.
+    /// The judgements that are not in the store yet. The first of them is being written, or waits for the next attempt.
     queue: VecDeque<Judged>,
     writing: InFlight<Result<(), EditError>>,
     again: Instant,
@@ -80,7 +80,8 @@ impl Recorder {
         }
     }
 
-    /// Returns `None` if an attempt is in progress or there is nothing to write.
+    /// Returns the time of the next attempt to write. Returns `None` if an attempt is in progress or there is nothing
+    /// to write.
     pub fn due(&self) -> Option<Instant> {
         (self.writing.is_idle() && !self.queue.is_empty()).then_some(self.again)
     }

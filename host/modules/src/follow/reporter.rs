@@ -75,7 +75,7 @@ impl Reporter {
         self.nothing = is_so;
     }
 
-    /// Does nothing if the version is not rejected, or if its rejection has already been reported. `instead` is the
+    /// Reports that the newest version is rejected, unless the rejection has already been reported. `instead` is the
     /// version that can run instead.
     pub fn newest(&mut self, newest: (Digest, u64), rejection: Option<&str>, instead: Option<Digest>) {
         match rejection {
@@ -88,7 +88,7 @@ impl Reporter {
         }
     }
 
-    /// The supervisor has already reported this rejection, so this reporter must not.
+    /// Suppresses the report of this rejection, because the supervisor has already reported it.
     pub fn is_told_of(&mut self, rejected: (Digest, u64)) {
         self.rejected = Some(rejected);
     }

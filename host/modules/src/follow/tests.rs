@@ -231,7 +231,8 @@ async fn file_falls_back_on_its_previous_content() {
     node.supplied(Some((second, 2)), None).await;
     fleet.control(|control| control.unpushed.iter().any(|entry| entry.digest == third && entry.size > 0)).await;
 
-    // Another node has a file with the rejected content. That node runs nothing until a version is pushed.
+    // Another node has a file with the rejected content. That node runs nothing until a push, which removes the
+    // rejections of all modules that were not pushed.
     let (mut other, _file) = fleet.node_with_file("b", component(3)).await;
     let said = other.says("Rejected").await;
     assert!(said.contains("it was fatal") && said.contains("instead: None"), "{said}");

@@ -16,13 +16,13 @@ pub const MANIFESTS: [&str; 4] = [
     "application/vnd.docker.distribution.manifest.list.v2+json",
 ];
 const SIGNATURE: &str = "dev.baton.minisig";
-/// The type that `wkg` uses, and the predecessor of that type.
+/// Media types of a layer that contains a module: the type that `wkg` uses, and its predecessor.
 const MODULES: [&str; 2] = ["application/wasm", "application/vnd.wasm.content.layer.v1+wasm"];
 
 #[derive(PartialEq, Eq, Debug)]
 pub enum Content {
     Module(Layer),
-    /// The digest of the only manifest in an index that can be a module's manifest.
+    /// The manifest is an index. The digest is that of the only manifest in this index that can be a module's manifest.
     Elsewhere(Digest),
 }
 

@@ -33,7 +33,8 @@ struct Token {
 }
 
 impl Token {
-    /// `asked` is the time at which the request was sent. Discards the parser's error, since it might quote a secret.
+    /// Parses a token server's response. `asked` is the time at which the request was sent. Discards the parser's
+    /// error, because the error might quote a secret.
     fn of(answer: &[u8], asked: Instant) -> Option<Self> {
         let granted: Granted = serde_json::from_slice(answer).ok()?;
         let token = if granted.token.is_empty() { granted.access_token } else { granted.token };
@@ -61,7 +62,8 @@ impl Authorization {
         Self { repository: repository.to_owned(), credential, challenge: None, token: None }
     }
 
-    /// Drops the cached token: the registry sends a challenge if credentials are missing or rejected.
+    /// Handles the registry's challenge. Drops the cached token, because a registry sends a challenge only if it
+    /// rejects the token or has received none.
     pub fn challenged(&mut self, headers: &HeaderMap) {
         self.token = None;
         if let Some(challenge) = Challenge::of(headers) {
@@ -70,8 +72,8 @@ impl Authorization {
     }
 
     /// Returns the authorization header, which the caller must send only to the registry. Returns `None` if the
-    /// registry has not asked for credentials, or if this host does not have the credentials that the registry asks
-    /// for.
+    /// registry has not asked for credentials. Also returns `None` if this host does not have the credentials for which
+    /// the registry asks.
     pub async fn header(&mut self, transport: &Transport) -> Result<Option<HeaderValue>, AskError> {
         let (realm, service) = match &self.challenge {
             None => return Ok(None),

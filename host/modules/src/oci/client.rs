@@ -27,11 +27,11 @@ pub struct Client {
     has_met: bool,
 }
 
-/// The kind of object decides where the registry may redirect.
+/// The kind of the requested object, which decides where the registry may redirect the request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Manifest,
-    /// Registries often store blobs on other servers.
+    /// The content of a layer. Registries often store blobs on other servers.
     Blob,
 }
 
@@ -65,7 +65,7 @@ impl Client {
         content(response, "its manifest", LARGEST_MANIFEST).await
     }
 
-    /// The caller must read and verify the blob.
+    /// Requests a blob, and returns the response before its body has arrived. The caller must read and verify the body.
     pub async fn blob(&mut self, digest: &Digest) -> Result<Response, AskError> {
         successful(self.ask(Method::GET, &format!("blobs/{digest}"), Wanted::Blob).await?).await
     }

@@ -102,13 +102,15 @@ fn in_file(path: &Path, registry: &str) -> Result<InConfig, CredentialsError> {
     }
 }
 
-/// Checks the entries in the same order as Docker. The error describes the problem with the text.
+/// Finds a registry's entry in the text of a configuration file. Checks the entries in the same order as Docker. An
+/// error describes the problem with the text.
 pub(super) fn in_text(text: &[u8], registry: &str) -> Result<InConfig, String> {
     // The parser's message might quote a secret.
     let mut config: Map<String, Value> =
         serde_json::from_slice(text).map_err(|error| format!("are not a JSON object: see line {}", error.line()))?;
     let server = if registry == DOCKER_HUB.0 { DOCKER_HUB.1 } else { registry };
-    // Remove the helpers, because the crate would run them without a timeout. This module runs the helpers itself.
+    // Remove the helpers, because the crate `docker_credential` would run them without a timeout. This module runs the
+    // helpers itself.
     let helpers = config.remove("credHelpers").unwrap_or_default();
     let store = config.remove("credsStore").unwrap_or_default();
     let named = |helper: &Value| helper.as_str().filter(|name| !name.is_empty()).map(str::to_owned);
@@ -132,7 +134,7 @@ struct HelpersAnswer {
     secret: String,
 }
 
-/// Returns `None` if the helper has no credentials for the server.
+/// Runs a helper, which returns its credentials for the server. Returns `None` if the helper has none.
 async fn ask(helper: &str, server: &str) -> Result<Option<DockerCredential>, CredentialsError> {
     let program = format!("docker-credential-{helper}");
     let command = format!("echo {} | {} get", quoted(server), quoted(&program));
@@ -149,7 +151,7 @@ async fn ask(helper: &str, server: &str) -> Result<Option<DockerCredential>, Cre
     helpers(&said).map(Some).ok_or_else(|| wrong("returned an invalid response"))
 }
 
-/// Returns `None` if the response is invalid.
+/// Parses a helper's response. Returns `None` if the response is invalid.
 pub(super) fn helpers(answer: &[u8]) -> Option<DockerCredential> {
     let HelpersAnswer { username, secret } = serde_json::from_slice(answer).ok()?;
     Some(match username.as_str() {

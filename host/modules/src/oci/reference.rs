@@ -65,7 +65,7 @@ impl OciReference {
         &self.registry
     }
 
-    /// The host is also the registry's key in Docker's configuration.
+    /// Returns the registry's host, which is also the registry's key in Docker's configuration.
     pub(super) fn host(&self) -> &str {
         host(&self.registry)
     }
@@ -83,7 +83,8 @@ impl OciReference {
         &self.url
     }
 
-    /// Returns `None` if the reference has a tag, since a tag can move to another manifest.
+    /// Returns the digest of the manifest if the reference contains it. Returns `None` if the reference has a tag,
+    /// because a tag can move to another manifest.
     pub(super) fn manifest(&self) -> Option<Digest> {
         match self.version {
             Version::Digest(digest) => Some(digest),

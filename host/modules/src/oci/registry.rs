@@ -40,9 +40,10 @@ pub enum Failure {
     Denied(String),
     /// The registry's response is unacceptable. Retry with backoff.
     Refused(String),
-    /// The module does not exist yet. Poll again soon.
+    /// The module does not exist yet. Poll again at the normal interval, without backoff.
     Missing(String),
-    /// The manifest with this digest does not belong to a module. Poll again, but do not pull this manifest again.
+    /// The manifest with this digest does not belong to a module. Poll again at the normal interval, but do not pull
+    /// this manifest again.
     Unfit(Digest, String),
 }
 
@@ -92,7 +93,8 @@ impl Registry {
         Ok(Self { client, reference: reference.clone(), file })
     }
 
-    /// Asks the registry if the reference has a tag, because a tag can move to another manifest.
+    /// Returns the digest of the manifest to which the reference leads. If the reference has a tag, asks the registry
+    /// each time, because a tag can move to another manifest.
     pub async fn digest(&mut self) -> Result<Digest, Failure> {
         let tag = match self.reference.version() {
             Version::Digest(digest) => return Ok(*digest),
@@ -267,7 +269,7 @@ pub(super) fn complaint(answer: &[u8]) {
     assert!(!says.contains(char::is_control), "it is one line of text");
 }
 
-/// Returns an empty string if there is no message.
+/// Formats a registry's message for the end of an error message. Returns an empty string if there is no message.
 fn quoted(message: &str) -> String {
     let message: String = message
         .split(|letter: char| letter.is_whitespace() || letter.is_control())

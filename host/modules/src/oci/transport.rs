@@ -36,7 +36,8 @@ pub struct Transport {
 pub enum AskError {
     Unreachable(reqwest::Error),
     Redirects,
-    /// A redirect pointed to a forbidden location. The strings are the requested object and the location.
+    /// The registry tried to send the client to a forbidden location. The strings are the requested object and the
+    /// location.
     Elsewhere(&'static str, String),
     /// Status and the first part of the body.
     Status(StatusCode, Bytes),
@@ -53,7 +54,7 @@ impl AskError {
         Self::Unreachable(error.without_url())
     }
 
-    /// Keeps only the origin of the location, since the rest may be secret.
+    /// Creates an [`AskError::Elsewhere`]. Keeps only the origin of the location, because the rest may be secret.
     pub fn elsewhere(what: &'static str, place: &Url) -> Self {
         let place = match place.origin() {
             origin @ Origin::Tuple(..) => origin.ascii_serialization(),
@@ -141,7 +142,7 @@ pub async fn successful(response: Response) -> Result<Response, AskError> {
     }
 }
 
-/// The flag is true if these bytes are the complete body.
+/// Reads at most `most` bytes of a body. The returned flag is true if these bytes are the complete body.
 pub async fn read(mut response: Response, most: usize) -> Result<(Bytes, bool), AskError> {
     let mut bytes = Vec::new();
     while let Some(part) = response.chunk().await.map_err(AskError::unreachable)? {

@@ -89,7 +89,7 @@ async fn pull_is_retried_when_the_module_is_cut_off() {
 
 #[tokio::test]
 async fn endless_response_is_not_read_to_the_end() {
-    // Upper bound on the bytes in flight: sent by the server, and not yet read by the client.
+    // Upper bound on the bytes that the server has sent and the client has not read yet.
     const UNDER_WAY: u64 = 32 << 20;
     let filler = "x".repeat(64 << 10);
     let head = |head: &str| format!("HTTP/1.1 {head}\r\n\r\n");

@@ -1,5 +1,5 @@
-//! Tests of credential helpers. The environment variables determine which helper is used, so each test pulls its module
-//! in a separate process.
+//! Tests of credential helpers. The environment variables decide which helper is found, and they apply to a whole
+//! process. Each test therefore pulls its module in a separate process.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt as _;

@@ -263,7 +263,7 @@ async fn unreachable(source: &mut OciSource) -> String {
     }
 }
 
-/// Fails if the source offers anything in the meantime.
+/// Keeps the source running until `enough` returns true. Fails if the source offers anything in the meantime.
 async fn looked(source: &mut OciSource, enough: impl Fn() -> bool) {
     let seen = async {
         while !enough() {

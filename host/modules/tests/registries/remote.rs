@@ -123,7 +123,8 @@ impl Internet {
         Self { proxy: proxy.await, asked }
     }
 
-    /// Sets these environment variables in addition to the usual ones. Returns the process's output.
+    /// Pulls a module in a separate process, with these environment variables in addition to the usual ones. Returns
+    /// the process's output.
     fn pull(&self, variables: &[(&'static str, &OsStr)]) -> String {
         let folder = tempfile::tempdir().unwrap();
         let login = json!({"auths": {"registry.example": {"username": USER.0, "password": USER.1}}});
@@ -163,8 +164,8 @@ async fn connect(
     }
 }
 
-/// Returns the path of a file in `tls`: the test CA's certificate, a certificate signed by this CA, or the key of the
-/// signed certificate.
+/// Returns the path of a file in the folder `tls`. The folder contains the test CA's certificate, a certificate signed
+/// by this CA, and the key of the signed certificate.
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/registries/tls").join(name)
 }

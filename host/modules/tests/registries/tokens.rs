@@ -252,8 +252,8 @@ fn as_ali(address: &str) -> (OciSource, TempDir) {
     with(address, &json!({"username": USER.0, "password": USER.1}))
 }
 
-/// The first credential file does not exist, and the second contains this entry for the registry. Keep the returned
-/// folder for as long as the source is used.
+/// Creates a source with two credential files. The first file does not exist, and the second contains this entry for
+/// the registry. Keep the returned folder for as long as the source is used.
 fn with(address: &str, entry: &Value) -> (OciSource, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let (missing, file) = (folder.path().join("config.json"), folder.path().join("auth.json"));

@@ -16,8 +16,8 @@ use super::wire::{PeerMessage, encode};
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Notifies every host on this machine. Notifying one host is not enough: without a leader, hosts have no links over
-/// which to forward the notification.
-/// Best effort: a host that misses the notification finds the change at its next poll, a few seconds later.
+/// which to forward the notification. If a host misses the notification, the host finds the change at its next poll, a
+/// few seconds later.
 pub async fn call(url: &StoreUrl, election: &ElectionName) {
     let Some(folder) = super::folder(url) else { return };
     let Ok(folder) = SocketFolder::open(&folder) else { return };
@@ -29,7 +29,7 @@ pub async fn call(url: &StoreUrl, election: &ElectionName) {
     let _ = timeout(PATIENCE, call).await;
 }
 
-/// Returns `None` if no host listens on the socket, or if the message could not be sent.
+/// Notifies one host. Returns `None` if no host listens on the socket, or if the message could not be sent.
 async fn tell(folder: &SocketFolder, to: String, election: &ElectionName) -> Option<()> {
     let mut host = UnixStream::connect(folder.socket(&to)).await.ok().filter(sockets::is_same_user)?;
     let hello = PeerMessage::Hello { election: election.to_string(), to, node: None, incarnation: None };

@@ -1,5 +1,5 @@
-//! Addresses and certificates of hosts on other machines, from their announcements in the store. Reads are
-//! rate-limited, because strangers can trigger them.
+//! Addresses and certificates of hosts on other machines, from their announcements in the store. Reads of the store are
+//! rate-limited, because a peer can trigger a read before this host has authenticated the peer.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ const VALID_FOR: Duration = Duration::from_secs(60);
 /// Minimum interval between any two reads, even of different nodes.
 const READ_ANY_EVERY: Duration = Duration::from_secs(1);
 const READ_WITHIN: Duration = Duration::from_secs(2);
-/// The oldest reading is evicted first.
+/// Maximum number of cached readings. Beyond this number, each new reading evicts the oldest one.
 const MAX_READINGS: usize = 1024;
 const MAX_ADDRESSES: usize = 4;
 
@@ -57,7 +57,8 @@ impl Directory {
         self.announced(query).await.map(|(certificate, _)| certificate)
     }
 
-    /// Fails if the announced host name cannot be resolved.
+    /// Returns the certificate and the addresses of a peer. Returns `None` if the peer has announced none, and an error
+    /// if the announced host name cannot be resolved.
     pub(super) async fn addresses(&self, query: &PeerQuery) -> Result<Option<(Digest, Vec<SocketAddr>)>, String> {
         let Some((certificate, address)) = self.announced(query).await else { return Ok(None) };
         match timeout(READ_WITHIN, address.addresses(MAX_ADDRESSES)).await {

@@ -43,24 +43,26 @@ const MESSAGES: (u32, Duration) = (512, Duration::from_millis(1));
 /// Maximum number of tasks that still run after their links have been removed. The task of a removed link ends once its
 /// last reads and writes are done.
 const ENDING_TASKS: usize = 64;
-/// Lifetime after which a link counts as a success, and the backoff is reset.
+/// Minimum lifetime of a successful link. A successful link resets the redial backoff.
 const SUCCESS_AFTER: Duration = Duration::from_secs(10);
 /// Consecutive dial failures before the first log line. A leader rejects a new node until the leader has read the
 /// node's announcement. With the backoff, this many failures take longer than that read.
 const LOG_AFTER: u32 = 8;
-/// The hub disconnects a peer whose queue is full.
+/// Capacity of each link's queue of outgoing lines. The hub disconnects a peer whose queue is full.
 const LINE_QUEUE: usize = 16;
 /// Capacity of the hub's queue for the events of all links together.
 const EVENT_QUEUE: usize = 256;
-/// Minimum interval between two `Look` messages for an election. Each one makes this host read the store again. The hub
-/// delays a message that arrives sooner, and does not drop it, because it may report a later write.
+/// Minimum interval at which the hub acts on the `Look` messages of an election. Each `Look` makes this host read the
+/// store again. If a `Look` arrives sooner, the hub delays the message instead of dropping it, because the message may
+/// report a later write.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Time that peers have at shutdown to read the remaining lines.
 const FLUSH_WITHIN: Duration = Duration::from_millis(200);
 const REDIAL_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 const MAX_REASON: usize = 200;
 
-/// Outlives the hub: if the hub panics, the next hub uses the same sinks.
+/// The channels and trackers to which a hub reports about one election. They outlive the hub: if a hub panics, the next
+/// hub uses the same sinks.
 pub(super) struct ElectionSinks {
     pub(super) hints: mpsc::Sender<Hint>,
     pub(super) listened: tokio::sync::watch::Sender<bool>,
@@ -118,7 +120,7 @@ impl ElectionSinks {
         let _ = self.hints.try_send(Hint::Silent { from });
     }
 
-    /// Reports, after a hub has ended, that this node has no link to a leader and no listeners.
+    /// Reports that this node has no link to a leader and no listeners. Called after a hub has ended.
     pub(super) fn reset(&mut self) {
         self.report_end();
         self.report_listeners(0);
@@ -129,12 +131,12 @@ pub(super) struct Hub<'a> {
     node: String,
     incarnation: String,
     events: Events,
-    /// `None` if links to hosts on this machine are disabled.
+    /// The folder with the sockets of this machine's hosts. `None` if links to hosts on this machine are disabled.
     folder: Option<Arc<SocketFolder>>,
     /// `None` if links to other machines are disabled.
     network: Option<Arc<Network>>,
     max_links: usize,
-    /// Removing a link drops the sender of its task's queue, which ends the task.
+    /// The links, by number. Removing a link drops the sender of its task's queue, which ends the task.
     links: BTreeMap<u64, Link>,
     strangers: BTreeMap<u64, Transport>,
     elections: BTreeMap<String, Election<'a>>,
@@ -187,7 +189,8 @@ impl<'a> Hub<'a> {
     ) -> (Self, mpsc::Receiver<(u64, Event)>) {
         let (events, queued) = mpsc::channel(EVENT_QUEUE);
         let elections = sinks.iter_mut().map(|(election, sinks)| {
-            // Hints that peers sent before this hub was listening are lost. Trigger a read of the election's objects.
+            // Peers may have sent hints while no hub was listening, and those hints are lost. Read the election's
+            // objects once to catch up.
             sinks.look();
             let election_state = Election {
                 sinks,
@@ -261,7 +264,7 @@ impl<'a> Hub<'a> {
                     }
                     self.handle_event(link, event);
                 }
-                // A task's panic message has already been printed.
+                // Ignore the result: if the task panicked, the panic message has already been printed.
                 Some(_) = self.tasks.join_next() => {}
                 accepted = accept => {
                     next_accept = Instant::now() + ACCEPT_EVERY;

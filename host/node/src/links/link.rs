@@ -29,14 +29,14 @@ pub(super) enum Event {
     Look(String),
 }
 
-/// Each event comes with the number of its link.
+/// Sender of events to the hub, each with the number of its link.
 pub(super) type Events = mpsc::Sender<(u64, Event)>;
 
 /// A peer that has connected from another machine.
 pub(super) struct Caller {
     pub(super) certificate: Digest,
-    /// This host's incarnation. If a hello names another incarnation, this host does not read the caller's
-    /// announcement.
+    /// This host's incarnation. A hello that names another incarnation is meant for another host, so this host does not
+    /// read the caller's announcement.
     pub(super) to: String,
     pub(super) network: Arc<Network>,
 }

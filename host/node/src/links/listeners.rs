@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::wire::Candidacy;
 
-/// The key is the number of the listener's link.
+/// The listeners, by the number of their link.
 #[derive(Default, Debug)]
 pub(super) struct Listeners(BTreeMap<u64, Listener>);
 
@@ -13,7 +13,8 @@ pub(super) struct Listeners(BTreeMap<u64, Listener>);
 struct Listener {
     node: String,
     candidacy: Candidacy,
-    /// Random tie-breaker, constant while the node listens.
+    /// Random number that decides between listeners of equal priority. Constant while the node listens, so that the
+    /// order of succession is stable.
     tie_breaker: u64,
 }
 
@@ -26,7 +27,6 @@ impl Listeners {
         self.0.insert(link, Listener { node, candidacy: Candidacy::default(), tie_breaker });
     }
 
-    /// Returns true if the listener existed.
     pub(super) fn remove(&mut self, link: u64) -> bool {
         self.0.remove(&link).is_some()
     }
@@ -41,8 +41,9 @@ impl Listeners {
         self.0.len()
     }
 
-    /// Ranks the listeners. The target of a transfer comes first, and nodes that have reached `--max-leaderships` come
-    /// last. Otherwise, a higher priority comes first. A node that is not ready to lead has no place.
+    /// Returns each listener's place in the order of succession, by the number of its link. If `to` is set, it is the
+    /// target of a transfer, and comes first. Nodes that have reached `--max-leaderships` come last. Among the others,
+    /// nodes with a higher priority come first. A node that is not ready to lead has no place.
     pub(super) fn places(&self, to: Option<&str>) -> BTreeMap<u64, Option<u32>> {
         let mut ready: Vec<_> = self.0.iter().filter(|(_, listener)| listener.candidacy.ready).collect();
         ready.sort_by_key(|(_, Listener { node, candidacy, tie_breaker })| {

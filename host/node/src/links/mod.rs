@@ -69,7 +69,8 @@ struct LinkChannels {
     messages: mpsc::Sender<LeaderMessage>,
     hints: mpsc::Receiver<Hint>,
     listened: watch::Receiver<bool>,
-    /// The last renewal, kept for a node that starts to listen, and the time when the supervisor reported the renewal.
+    /// The message about the last renewal, and the time when the supervisor reported the renewal. A node that starts to
+    /// listen receives this message.
     last_renewal: Option<(LeaderMessage, Instant)>,
     /// True if this handle has notified a listener that the node gives up the lease.
     gives_up: bool,
@@ -121,8 +122,8 @@ impl LinkHandle {
         };
         channels.last_renewal = matches!(word, Word::Leads { .. }).then(|| (message.clone(), Instant::now()));
         let is_listened = *channels.listened.borrow();
-        // If this notification was sent earlier, a listener may have received it and then disconnected. That listener
-        // may still acquire the lease, so keep `gives_up` set.
+        // An earlier call may have sent this notification to a listener. That listener may have disconnected since,
+        // because it is about to acquire the lease. So keep `gives_up` set, even if no node listens now.
         channels.gives_up = matches!(message, LeaderMessage::GivesUp { .. }) && (is_listened || channels.gives_up);
         if is_listened {
             // If the queue is full, drop the message: it would arrive late anyway.
@@ -143,7 +144,8 @@ impl LinkHandle {
         // If there is a leader, another node has acquired the lease that was given up.
         *gives_up &= leader.is_none();
         let leader = leader.map(|(incarnation, node)| Leader { incarnation: incarnation.to_owned(), node });
-        // The lease record may contain names of any length.
+        // The lease record may contain names of any length. Peers would reject a message with such a name, so do not
+        // connect to such a leader.
         let leader = leader.filter(Leader::is_within_bounds);
         settings.send_if_modified(|settings| {
             let now = LinkSettings { leader, candidacy };

@@ -201,7 +201,8 @@ mod tests {
         assert!(long.parse::<PeerAddr>().unwrap_err().to_string().len() < 300);
     }
 
-    /// The host sets these options on its listening socket. Accepted sockets inherit them.
+    /// The test accepts a connection, because the host sets these options only on its listening socket. Accepted
+    /// sockets inherit them.
     #[test]
     fn accepted_socket_detects_a_dead_peer_within_10_s() {
         use rustix::net::sockopt;

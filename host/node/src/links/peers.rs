@@ -22,7 +22,8 @@ const CONNECTED_WITHIN: Duration = Duration::from_secs(2);
 pub(super) struct Network {
     identity: Identity,
     acceptor: TlsAcceptor,
-    /// Callers have a separate cache, so that strangers cannot delay this host's connection to a leader.
+    /// Cache of the leaders' announcements. Callers have a separate cache, so that strangers cannot delay this host's
+    /// connection to a leader.
     leaders: Directory,
     pub(super) callers: Directory,
     pub(super) elections: BTreeSet<String>,
@@ -42,8 +43,8 @@ impl Network {
     }
 }
 
-/// Returns `None` if the handshake fails or takes longer than [`HELLO_WITHIN`]. The digest is the fingerprint of the
-/// peer's certificate.
+/// Accepts a TLS connection. Returns the stream and the fingerprint of the peer's certificate. Returns `None` if the
+/// handshake fails or takes longer than [`HELLO_WITHIN`].
 pub(super) async fn accept(network: &Network, stream: TcpStream) -> Option<(server::TlsStream<TcpStream>, Digest)> {
     timeout(HELLO_WITHIN, tls::accept(&network.acceptor, stream)).await.ok()?.ok()
 }

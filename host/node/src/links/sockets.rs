@@ -19,7 +19,8 @@ use super::wire::is_incarnation;
 
 const MAX_ENTRIES: usize = 4096;
 
-/// Age at which a socket that does not have its final name yet is considered abandoned.
+/// Age at which an unfinished socket counts as abandoned. A socket is unfinished until its host has given it its final
+/// name.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
 /// An open folder of sockets. A socket's address has room for a path of only about 100 bytes. Hosts therefore open
@@ -68,7 +69,7 @@ fn listen(folder: &Path, incarnation: &str) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Removes the sockets of dead hosts first. Blocks.
+/// Opens the folder, removes the sockets of dead hosts, and then listens on this host's own socket. Blocks.
 pub(super) fn listen_in(folder: &Path, incarnation: &str) -> io::Result<(SocketFolder, UnixListener)> {
     let folder = SocketFolder::make(folder)?;
     tidy_up(&folder.path());

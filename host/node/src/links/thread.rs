@@ -27,7 +27,7 @@ use super::{LinkEndpoint, LinkHandle, LinkSettings, Order, OrderKind, link};
 use crate::telemetry::{ElectionTracker, Event, Log};
 
 const RESTART_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// Lifetime after which a hub counts as a success, and the backoff is reset.
+/// Minimum lifetime of a successful hub. A successful hub resets the restart backoff.
 const SUCCESS_AFTER: Duration = Duration::from_secs(60);
 const ORDER_QUEUE: usize = 256;
 const LISTENS_WITHIN: Duration = Duration::from_secs(5);
@@ -40,7 +40,7 @@ const THREADS: usize = 8;
 pub struct Links {
     node: String,
     incarnation: String,
-    /// `None` if links to hosts on this machine are disabled.
+    /// The folder with the sockets of this machine's hosts. `None` if links to hosts on this machine are disabled.
     folder: Option<PathBuf>,
     /// `None` if links to other machines are disabled. The store holds the announcements of the peers.
     peers: Option<(PeerListener, Arc<dyn ObjectStore>)>,

@@ -100,7 +100,8 @@ impl Identity {
     }
 }
 
-/// Returns the fingerprint of the client's certificate. The client has proved that it has the certificate's key.
+/// Accepts a TLS connection. Returns the stream and the fingerprint of the client's certificate. During the handshake,
+/// the client proves that it has the certificate's key.
 ///
 /// # Errors
 /// If the connection or the handshake fails.
@@ -128,7 +129,7 @@ fn peer_fingerprint(connection: &CommonState) -> Option<Digest> {
 
 #[derive(Debug)]
 struct CertificateOwner {
-    /// `None` to accept any certificate.
+    /// Fingerprint of the only certificate to accept. `None` to accept any certificate.
     of: Option<Digest>,
 }
 

@@ -28,7 +28,7 @@ pub const READER: Reader = Reader {
                 let reread = PeerMessage::read(encode(&message).trim_ascii_end()).ok().flatten();
                 assert_eq!(reread, Some(message), "the value changes when it is encoded and read again");
             }
-            // Also read the line as an announced address.
+            // Also parse the line as the address in a peer's announcement, because announcements are untrusted, too.
             if let Some(place) = std::str::from_utf8(line).ok().and_then(|text| text.parse::<PeerAddr>().ok()) {
                 assert_eq!(place.to_string().parse(), Ok(place), "the value changes when it is encoded and read again");
             }
@@ -53,11 +53,12 @@ pub(super) enum PeerMessage {
     /// Sent by the leader. The leader last renewed its lease `age_ms` ago. `place` is the receiver's place in the order
     /// of succession, if it has one.
     Leads { term: Term, age_ms: u64, place: Option<u32> },
-    /// Sent by a leader that has given up the lease, or may have done so.
+    /// Sent by a leader that has given up the lease, or may have done so. `place` is the receiver's place in the order
+    /// of succession, if it has one.
     GivesUp { place: Option<u32> },
     /// Sent by either side: the store has a change that all nodes should read.
     Look,
-    /// Sent by a listener.
+    /// Sent by a listener after its hello, and again after each change of its candidacy.
     Is(Candidacy),
 }
 
@@ -93,7 +94,8 @@ pub(super) enum LeaderMessage {
     Leads { term: Term, age_ms: u64 },
     /// The node has given up the lease. If `to` is set, that node is the preferred successor.
     GivesUp { to: Option<String> },
-    /// The store has changed. The leader to which this host listens is also notified.
+    /// The store has changed. Unlike the other messages, this message also goes to the leader to which this host
+    /// listens.
     Look,
 }
 
@@ -168,7 +170,7 @@ impl PeerMessage {
 #[error("received a line that is not from a Baton host")]
 pub(super) struct MalformedLine;
 
-/// Returns `None` if the line is valid JSON, but this version does not know the message.
+/// Parses a line of JSON. Returns `None` if the line is valid JSON, but this version does not know the message.
 fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<Option<T>, MalformedLine> {
     match serde_json::from_slice(line) {
         Ok(message) => Ok(Some(message)),

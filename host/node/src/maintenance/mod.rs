@@ -39,8 +39,9 @@ const AT_ONCE: usize = 16;
 
 const STEP_DOWN_POLL: Duration = Duration::from_millis(50);
 
-/// Time without a response from the service after which the node becomes eligible again. Azure takes minutes to enable
-/// the service after a machine first uses it, so this time is longer.
+/// Time without a response from the metadata service after which the node reports an error and becomes eligible again.
+/// When a machine first uses the service, Azure takes minutes to enable the service. A shorter time would cause a false
+/// error.
 const OUTAGE: Duration = Duration::from_secs(300);
 
 /// The source of planned events, as set by `--scheduled-events`.
@@ -92,7 +93,7 @@ impl fmt::Display for ScheduledEvents {
     }
 }
 
-/// The reason why this node is ineligible in all elections, if it is.
+/// The reason why this node is drained, which makes it ineligible in all elections. `None` if the node is not drained.
 pub type Drained = Option<Arc<str>>;
 
 /// Watches the planned events of this machine.

@@ -61,8 +61,8 @@ pub enum NodeChoice {
 }
 
 impl NodeChoice {
-    /// Selects the first free slot as the source of the id, with lock files in `folder`. [`NodeChoice::claim`] finds
-    /// the slot.
+    /// Makes the first free slot the source of the id. The slots' lock files are in `folder`. This function takes no
+    /// slot: [`NodeChoice::claim`] finds and locks the first free slot.
     ///
     /// # Errors
     /// [`NodeError::Invalid`] if the machine's name cannot be part of an id.

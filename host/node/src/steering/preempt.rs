@@ -29,12 +29,13 @@ const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(
 /// Additional time to wait for the outcome of a transfer, after the maximum duration of the transfer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Interval between a host's hand-offs. In this interval, the new leader can announce that it has reached its
-/// leadership limit.
+/// Wait after each hand-off, before the host may hand over another election. During this wait, the new leader can
+/// announce that it has reached its leadership limit.
 const HAND_OVER_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Wait after a hand-off: initial and maximum. Each further hand-off doubles the wait. If no hand-off happens for the
-/// maximum time after a wait, the next wait is the initial one.
+/// Wait after a hand-off, before the same election may be handed over again: the initial and the maximum wait. Each
+/// further hand-off doubles the wait. If a wait ends and no hand-off follows within the maximum wait, the next wait is
+/// the initial one again.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(60 * 60));
 
 /// Allows a host one hand-off at a time. Clones share the lock.
@@ -51,7 +52,7 @@ pub struct Preemption {
     pub priority: u8,
     /// The timing of the election's lease.
     pub timing: Timing,
-    /// The store for reads and requests. Renewals do not use this handle.
+    /// Handle to the store for reads and requests. Renewals use another handle, so they do not wait for these requests.
     pub store: Arc<dyn Store>,
     /// The node's state in the election.
     pub tracker: Arc<ElectionTracker>,
@@ -130,7 +131,8 @@ impl Leading<'_> {
         asked_last: Option<&str>,
         now: OffsetDateTime,
     ) -> Option<&'a Announcement> {
-        // Operators' commands take precedence, even before all nodes confirm them.
+        // Operators' commands take precedence. So do not hand over against a command, or while a live node has not
+        // confirmed the latest commands.
         if steering.suspended.is_some()
             || self.was_chosen_by_operator(steering)
             || !unconfirmed(now, nodes, &steering.mark(), &[]).is_empty()

@@ -69,9 +69,10 @@ pub struct SteeringState {
     request: Option<String>,
     /// The request to step down, and the time at which it expires.
     stepped_down: Option<(CommandOrigin, Time)>,
-    /// The transfer to another node, and the time until which this node is ineligible because of it.
+    /// The transfer to another node: the command's origin, the target, and the time until which the transfer makes this
+    /// node ineligible.
     transfer: Option<(CommandOrigin, String, Time)>,
-    /// The transfer to this node, and the time at which it expires.
+    /// The transfer to this node: the command's origin, and the time at which the transfer expires.
     called: Option<(CommandOrigin, Time)>,
 }
 
@@ -82,8 +83,8 @@ pub fn longest_transfer(timing: &Timing) -> Duration {
     hand_off(timing).saturating_add(2 * LONGEST_POLL)
 }
 
-/// Time for which a leader stays ineligible after it has released the lease. If no other node acquires the lease, the
-/// election has no leader for at most this time plus one polling interval.
+/// Time for which a leader stays ineligible after it has released the lease for a transfer. If no other node acquires
+/// the lease, the election has no leader for at most this time plus one polling interval.
 pub const TAKEN_WITHIN: Duration = LAST_LINES.saturating_add(LONGEST_POLL.saturating_mul(3));
 
 impl Default for SteeringState {
@@ -207,7 +208,7 @@ impl SteeringWatch {
             let began = Instant::now();
             let read = timeout(READ_WITHIN, self.read_once()).await;
             let is_read = matches!(read, Ok(Ok(())));
-            // Do not report the store's errors here: the parts that depend on the store report them.
+            // Do not report an outage of the store here: the supervisor reports it.
             let planned = if is_read {
                 wait = POLL;
                 notifier.next(Instant::now(), POLL)

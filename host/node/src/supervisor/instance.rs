@@ -39,7 +39,8 @@ impl Run {
         deadline: Time,
         abort_at: Time,
     ) {
-        // The elector knows only versions in `ready_modules`, and each version is identified by its digest.
+        // This lookup finds the module unless Baton has a bug: the elector knows only versions whose modules are in
+        // `ready_modules`.
         let Some(PreparedVersion { module, .. }) = self.ready_modules.get(&version.digest) else {
             self.abort(&format!("cannot start module {}: it is not loaded, which is a bug in Baton", version.digest))
         };
@@ -127,7 +128,8 @@ impl Run {
     /// and delivers the input once these lines have been written or dropped. If the log's reader keeps up, a term that
     /// ends in an orderly way therefore loses no lines.
     fn after_last_lines(&mut self, gone: Input) -> Option<Input> {
-        // If the lease is lost while the lines wait to be written, their deadline still applies.
+        // `self.lines` and this clone share one deadline. If the lease is lost while the lines wait to be written, the
+        // supervisor ends the deadline, and the writer drops the lines.
         let Some(lines) = self.lines.clone().filter(|_| self.config.log.has_lines()) else { return Some(gone) };
         let written = self.config.log.written();
         self.requests.spawn(async move {

@@ -159,7 +159,8 @@ struct Run {
     lines: Option<Deadline>,
     /// The last instance, if another version is about to replace it.
     replaced: Option<Replaced>,
-    /// The current term of this node, kept until the node becomes a standby again.
+    /// The term to which this node's events belong: the current term or, until the node is a standby again, the last
+    /// one.
     term: Option<Term>,
     states: watch::Receiver<SteeringState>,
     /// The operators' commands from which the eligibility was last computed.
@@ -380,7 +381,8 @@ impl Run {
             }
             _ => {}
         }
-        // A single input can both start a leadership and end it. Count both changes.
+        // A single input can both start a leadership and end it. Publish the view after each change, because the
+        // tracker counts changes by comparing views.
         if self.view.leads != leads_before {
             self.config.tracker.publish(self.config.clock.now(), &self.view);
         }
@@ -434,10 +436,11 @@ impl Run {
         self.elector.handle(self.config.now(), Input::Plan(plan));
         let new = [supply.current, supply.fallback].into_iter().flatten();
         self.ready_modules.add(new.map(|one| (one.version().digest, one)));
-        // Before the elector adopts a new plan, it acts on the time that has passed. The elector may therefore have
-        // decided to start a module from the previous plan.
+        // When the elector receives a plan, it first acts on the time that has passed. It may therefore have decided to
+        // start a module from the previous plan. Start that module before `keep` discards it.
         self.carry_out_effects();
-        // If the elector refuses a version that was rejected on this node, its previous plan stays in force.
+        // Read the plan back from the elector: if this node has rejected the new module, the elector keeps its previous
+        // plan.
         let Plan { module, fallback: instead, .. } = self.elector.plan();
         let planned: Vec<&str> =
             [module, instead].into_iter().flatten().map(|version| version.digest.as_str()).collect();

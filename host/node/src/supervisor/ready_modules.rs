@@ -1,6 +1,6 @@
 //! The modules that the elector may start.
 
-/// Modules that are ready to start, by digest. Generic only for tests.
+/// Modules that are ready to start, by digest. The type is generic only so that tests can use simple values as modules.
 pub(super) struct ReadyModules<T>(Vec<(String, T)>);
 
 impl<T> ReadyModules<T> {
@@ -8,7 +8,8 @@ impl<T> ReadyModules<T> {
         Self(Vec::new())
     }
 
-    /// Keeps earlier modules, because the elector may already have decided to start one of them.
+    /// Adds modules. Keeps the modules of earlier plans, because the elector may already have decided to start one of
+    /// them.
     pub(super) fn add(&mut self, new: impl Iterator<Item = (String, T)>) {
         for (digest, one) in new {
             self.0.retain(|(known, _)| *known != digest);

@@ -97,7 +97,7 @@ words! {
         Unable => "unable",
         /// The host killed the instance.
         Killed => "killed",
-        /// Another term claimed the state, or an operator changed the state.
+        /// Another term claimed the coordinator's state, or an operator changed that state.
         Superseded => "superseded",
     }
 }

@@ -346,7 +346,8 @@ events! {
         let hint = flag.map(|flag| format!("; {flag} raises the limit")).unwrap_or_default();
         format!("the instance uses {used} of {max} {unit}{limit}{hint}")
     };
-    /// The store has not yet accepted a claim of the state or a commit to the state. The host retries.
+    /// The store has not yet accepted the term's claim of the coordinator's state, or a commit to that state. The host
+    /// retries.
     StateDelayed = "state_delayed", Warn, {
         /// The store's response.
         error: String,

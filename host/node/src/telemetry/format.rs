@@ -23,7 +23,8 @@ pub struct Style {
     pub colours: bool,
 }
 
-/// Aligns messages: `width` is the greatest width so far of the column before the message.
+/// Formats entries, and aligns their messages. `width` is the width of the column before the message: the greatest
+/// width that an entry has needed so far.
 #[derive(Debug)]
 pub(super) struct Formatter {
     style: Style,
@@ -58,7 +59,7 @@ impl Formatter {
         };
         let election = entry.scope.election().map_or("-", ElectionName::as_str);
         let term = entry.term.map(|term| format!("term {term}"));
-        // A brief log always covers a single election.
+        // Omit the election from a brief log, because such a log always covers a single election.
         let who = Some(election.to_owned()).filter(|_| !is_brief).into_iter().chain(term).collect::<Vec<_>>().join(" ");
         self.width = self.width.max(who.len());
         let message = if is_brief { for_a_developer(&entry.event) } else { None };
@@ -154,7 +155,8 @@ fn json(entry: &LogEntry) -> String {
     object(entry, &entry.event, None)
 }
 
-/// Uses `event` instead of the entry's own event, and adds the message of the text format.
+/// Returns an entry as a JSON object for the admin endpoint, with the message of the text format. Uses `event` instead
+/// of the entry's own event, because the caller may have hidden some of its text.
 pub(super) fn admin_json(entry: &LogEntry, event: &Event) -> String {
     // An output event already contains its text.
     let text = (!matches!(event, Event::Output { .. })).then(|| shortened(event, &event.to_string()));

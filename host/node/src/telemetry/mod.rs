@@ -70,7 +70,7 @@ pub struct Log {
     events: Arc<Ring>,
 }
 
-/// The node and, if any, the election to which an event belongs.
+/// The node to which an event belongs, and the tracker of its election, if any.
 #[derive(Debug)]
 struct Scope {
     node: NodeId,

@@ -73,7 +73,6 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Creates the share for one of `elections` elections.
     pub fn one_of(elections: usize) -> Self {
         Self { max_bytes: (GUESTS / elections.max(1)).max(GUESTS_EACH), held: AtomicUsize::new(0) }
     }
@@ -87,7 +86,7 @@ impl Share {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Returns false if fewer than `size` bytes are left.
+    /// Takes `size` bytes from the share. Returns false, and takes nothing, if fewer bytes are left.
     fn take(&self, size: usize) -> bool {
         let fits = self.held() + size <= self.max_bytes;
         if fits {
@@ -115,7 +114,7 @@ pub(super) struct Loss {
 }
 
 impl Loss {
-    /// Counts the entry as dropped in the metrics, if it is a guest's line.
+    /// Creates the loss of one entry. If the entry is a guest's line, also counts it as dropped in the metrics.
     pub fn of(entry: &LogEntry) -> Self {
         if let (Event::Output { .. }, Some(tracker)) = (&entry.event, &entry.scope.tracker) {
             tracker.counts.dropped(1);
@@ -168,7 +167,7 @@ struct State {
 }
 
 impl Queue {
-    /// Drops and counts the event if there is no space left.
+    /// Adds an entry to the queue. If no space is left, drops and counts the entry instead.
     pub fn push(&self, entry: Arc<LogEntry>) {
         let is_last = matches!(entry.event, Event::Aborting { .. });
         let size = entry.share().map_or(0, |_| entry.size());
@@ -278,7 +277,6 @@ impl Queue {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Returns true if the writer has ended.
     pub fn wait_done(&self, longest: Duration) -> bool {
         let waited = self.written.wait_timeout_while(self.lock(), longest, |state| !state.done);
         waited.unwrap_or_else(PoisonError::into_inner).0.done

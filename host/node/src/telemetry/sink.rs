@@ -1,5 +1,5 @@
-//! The log's output. The log's thread writes each line in small pieces. If the system supports it, a write takes the
-//! whole piece or nothing.
+//! The log's output. The log's thread writes a line to a regular file in one call, and to any other output in pieces of
+//! at most 4096 bytes. If a pipe supports `RWF_NOWAIT`, a write takes the whole piece or nothing.
 //!
 //! A blocked write can no longer be withdrawn. The writer therefore first waits until the output can accept a piece,
 //! and only then decides whether the line may still be written.

@@ -86,7 +86,7 @@ impl Terms {
         }
     }
 
-    /// Called right after this node has written the term's record to the store.
+    /// Begins to track a term. Called right after this node has written the term's record to the store.
     pub(crate) fn begins(&self, term: Term, module: Option<&str>) {
         let mut state = self.lock();
         state.serving = Some((
@@ -106,7 +106,7 @@ impl Terms {
         self.news.notify_one();
     }
 
-    /// Keeps only the first reason, because it is the cause of the others.
+    /// Records why the current term is ending. Keeps only the first reason, because it is the cause of the others.
     pub(crate) fn is_ending(&self, why: &str) {
         if let Some((serving, _)) = &mut self.lock().serving {
             serving.reason.get_or_insert_with(|| shortened(why));

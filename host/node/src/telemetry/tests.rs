@@ -225,7 +225,7 @@ fn pipe() -> (PipeReader, PipeWriter, PipeWriter) {
     (reader, pipe, another)
 }
 
-/// Returns the number of bytes in the full pipe.
+/// Waits until the pipe is full. Returns the number of bytes in the pipe.
 fn wait_full(pipe: &PipeWriter) -> usize {
     let give_up = Instant::now() + Duration::from_secs(60);
     loop {

@@ -52,7 +52,7 @@ pub struct ElectionTracker {
     begun: AtomicU64,
     /// True once this node has had a module to run, or has found the source to be empty.
     has_module: AtomicBool,
-    /// True if the source was empty when it was last read. Until the first module is pushed, no node can lead.
+    /// True if the module source was empty when it was last read. Until the first module is pushed, no node can lead.
     awaits_push: AtomicBool,
     totals: Mutex<Totals>,
 }
@@ -159,7 +159,7 @@ impl ElectionTracker {
         self.view.subscribe()
     }
 
-    /// Called just before the start is logged.
+    /// Counts the start of an instance. Called just before the `started` event is logged.
     pub(crate) fn has_begun(&self, term: Term) {
         self.counts.started();
         self.begun.store(term, Ordering::Relaxed);
@@ -192,7 +192,7 @@ impl ElectionTracker {
         running.filter(|(term, _)| *term > last).map_or(gone, |(_, running)| gone + running)
     }
 
-    /// Records that the source responds and is empty.
+    /// Records that the module source responds, but contains no module yet.
     pub fn set_awaits_push(&self) {
         self.has_module.store(true, Ordering::Relaxed);
         self.awaits_push.store(true, Ordering::Relaxed);

@@ -97,7 +97,8 @@ impl Writer {
         }
     }
 
-    /// Logs lines that have already been counted as dropped.
+    /// Logs an event about dropped lines. If this event cannot be written either, returns the loss to the queue, for a
+    /// later event.
     fn log_loss(&mut self, loss: Loss, reason: &str) {
         let event = Event::OutputDropped { lines: loss.lines, reason: reason.to_owned() };
         let entry = LogEntry { at: wall(), scope: Arc::clone(&loss.scope), term: loss.term, event, deadline: None };

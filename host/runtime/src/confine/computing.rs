@@ -8,7 +8,7 @@ use seccompiler::{BackendError, BpfProgram};
 use super::filter::{Calls, flags, no_code};
 use super::{ConfineError, RunnerReach};
 
-/// Purpose of the compiled code. The purpose decides whether the compiler process may make memory executable.
+/// The use of the compiled code. It decides whether the compiler process may make memory executable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Code {
     /// The process only sends the compiled code to the host, so it may execute only its own program's code.

@@ -76,8 +76,8 @@ fn unsigned(value: libc::c_int) -> u64 {
     value.cast_unsigned().into()
 }
 
-/// The system calls that a process may make, each with any number of alternative sets of conditions. A call is allowed
-/// if all conditions in one of its sets hold. A call without any set is always allowed.
+/// The system calls that a process may make. Each call has a list of alternative sets of conditions. The call is
+/// allowed if all conditions of one set hold, or if the list is empty.
 #[must_use]
 pub(super) struct Calls(BTreeMap<libc::c_long, Vec<Vec<SeccompCondition>>>);
 
@@ -97,7 +97,7 @@ impl Calls {
         Ok(calls)
     }
 
-    /// Replaces all earlier conditions on these calls.
+    /// Allows these calls with any arguments. Replaces all earlier conditions on the calls.
     pub(super) fn all(&mut self, calls: &[libc::c_long]) {
         self.0.extend(calls.iter().map(|call| (*call, Vec::new())));
     }
@@ -114,7 +114,7 @@ impl Calls {
             Entry::Vacant(entry) => {
                 entry.insert(vec![way]);
             }
-            // The call is already allowed with any arguments.
+            // An empty list allows the call with any arguments, so there is nothing to add.
             Entry::Occupied(entry) if entry.get().is_empty() => {}
             Entry::Occupied(mut entry) => entry.get_mut().push(way),
         }

@@ -28,13 +28,14 @@ use seccompiler::BackendError;
 pub use computing::{Code, to_computing};
 pub use running::{RunnerReach, to_forking, to_loading, to_running};
 
-/// Newest Landlock version that this module uses. Rights that the kernel does not know are left out.
+/// Newest Landlock version that this module uses. On a kernel with an older version, the `landlock` crate leaves out
+/// the rights that the kernel does not know.
 const LANDLOCK: ABI = ABI::V6;
 
 const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir});
 
-/// Access rights to a folder that is granted for writing. The rights do not include executing files or creating
-/// devices, pipes or sockets.
+/// Rights in a folder that is granted for writing. A runner cannot execute files in the folder, and cannot create
+/// devices, pipes or sockets in it.
 const WRITE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{
     ReadFile | ReadDir | WriteFile | Truncate | MakeReg | MakeDir | MakeSym | RemoveFile | RemoveDir | Refer
 });
@@ -42,7 +43,7 @@ const WRITE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{
 /// The reason a process could not be confined, although its kernel supports confinement.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfineError {
-    /// The kernel refused an operation that all kernels support.
+    /// A system call failed that every supported kernel provides.
     #[error("cannot drop privileges: {0}")]
     System(#[from] io::Error),
     /// Landlock is available, but failed.

@@ -25,8 +25,8 @@ use super::filter::{Calls, flags, is, no_code, null};
 pub struct RunnerReach<'a> {
     /// Granted folders, opened with `O_PATH`. The flag is true for a read-only folder.
     pub folders: &'a [(BorrowedFd<'a>, bool)],
-    /// True if any folder is granted, even if the folder does not exist yet. The runner then keeps the calls for files
-    /// while the guest runs, because it opens the folders again when an instance starts.
+    /// True if any folder is granted, even if the folder does not exist yet. The runner's filter then allows the system
+    /// calls for files while the guest runs, because the runner opens the folders again when an instance starts.
     pub files: bool,
     /// True if the runner may make TCP connections.
     pub network: bool,
@@ -130,7 +130,8 @@ const RENAMEAT: libc::c_long = libc::SYS_renameat;
 #[cfg(target_arch = "aarch64")]
 const RENAMEAT: libc::c_long = 38;
 
-/// Calls that close, duplicate or lock a descriptor, or change the file behind it.
+/// Calls that can close, duplicate or lock a descriptor, or change the file behind it. A runner may not make these
+/// calls on [`RunnerReach::holds`].
 const GIVES_UP: &[libc::c_long] = &[
     libc::SYS_close,
     libc::SYS_fcntl,
@@ -145,7 +146,8 @@ const GIVES_UP: &[libc::c_long] = &[
 const CONNECTIONS: &[libc::c_long] =
     &[libc::SYS_connect, libc::SYS_getpeername, libc::SYS_getsockname, libc::SYS_shutdown];
 
-/// Builds a template's filter: all calls that a runner may need, and the calls that fork the runner.
+/// Builds a template's filter. A runner inherits this filter from its template, so the filter allows all calls that a
+/// runner may need, in addition to the calls that fork a runner.
 fn forking() -> Result<BpfProgram, BackendError> {
     let mut calls = preparing(true, true, None)?;
     calls.all(&[

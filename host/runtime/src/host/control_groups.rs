@@ -2,9 +2,9 @@
 //!
 //! If systemd or another manager delegates a group (attribute `user.delegate`, systemd's `CGROUP_DELEGATION.md`), the
 //! host creates two groups in it. `host` contains the host and its other processes. `runners` contains a group for each
-//! runner, named after the runner's process id. If the host and its runners compete for the CPU, all runners together
-//! therefore get no more CPU time than the host. The kernel also limits a runner's total memory. Unlike a process
-//! limit, this limit includes cached files, page tables and socket buffers.
+//! runner, named after the runner's process id. If all processes compete for the CPU, the kernel divides the CPU time
+//! equally between `host` and `runners`, so that many busy runners cannot starve the host. The kernel also limits a
+//! runner's total memory. Unlike a process limit, this limit includes cached files, page tables and socket buffers.
 //!
 //! A runner's CPU time is not limited, since a process that has used up its quota would have to wait before it could
 //! exit.
@@ -81,7 +81,8 @@ impl ControlGroups {
         let (folder, bounds_memory) = match found {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(None),
-            // This is a container's root group, which is delegated to the container's manager, not to this host.
+            // In a container, the root group is delegated to the container's manager, not to this host. So an error
+            // here does not mean that the operator has set up a group incorrectly.
             Err(error) if own == Path::new(ROOT) && is_anothers(&error.source) => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -212,8 +213,8 @@ fn own_group(groups: &str) -> Option<PathBuf> {
     (!own.starts_with("..")).then(|| Path::new(ROOT).join(own))
 }
 
-/// Returns true if a process was killed because this group itself ran out of memory, not a group above it. `events` is
-/// the content of `memory.events`.
+/// Returns true if the kernel killed a process because this group reached its own memory limit, not because a group
+/// above it did. `events` is the content of the group's `memory.events`.
 fn ran_out(events: &str) -> bool {
     let has = |event: &str| {
         events.lines().any(|line| line.split_once(' ').is_some_and(|(name, count)| name == event && count != "0"))

@@ -9,9 +9,9 @@
 //! for it is in progress. If the kernel cannot end the process yet, for example during a write to a disk that hangs,
 //! the instance counts as dying. The task then notifies the supervisor.
 //!
-//! An instance that fails because its effects are refused counts as killed, since refusing effects is the first step of
-//! every kill. If the process dies for any other reason, the instance has failed, and the reported reason says how the
-//! process died. The host and its other instances continue.
+//! The first step of every kill is to refuse the instance's effects. So if an instance fails because its effects are
+//! refused, it counts as killed, not as failed. If the process dies without a kill and before its deadline, the
+//! instance has failed, and the reported reason says how the process died. The host and its other instances continue.
 
 use std::future::pending;
 use std::pin::Pin;
@@ -88,8 +88,9 @@ pub(super) struct RunnerHandle {
 impl InstanceControl {
     /// Copies the gate's deadline to the runner's page.
     pub(super) fn open(&self) {
-        // One thread extends the deadline, and another thread sets the runner. With the fence, the first thread sees
-        // the runner, or the second thread sees the new deadline.
+        // One thread may extend the deadline while another thread sets the runner. Both threads then call this
+        // function. With the fence, at least one of them sees both the runner and the new deadline, so the new deadline
+        // reaches the page.
         fence(Ordering::SeqCst);
         if let Some(RunnerHandle { page, .. }) = self.runner.get() {
             page.open_for(|| self.gate.remaining());
@@ -123,13 +124,15 @@ impl InstanceControl {
         let before = self.gate.deadline();
         self.gate.extend(deadline, abort_at);
         self.open();
-        // Until the call above, the runner's page still held the previous deadline.
+        // Until `open` returned, the runner's page held the previous deadline. If that deadline has passed by now, the
+        // runner may have refused effects because of it.
         if self.gate.now() + APART >= before {
             self.lapsed.store(true, Ordering::Release);
         }
     }
 
-    /// True if the deadline has passed, or if the runner may already have seen a deadline pass.
+    /// True if the deadline has passed or is about to, or if the runner may have seen an earlier deadline pass before
+    /// the host extended it.
     pub(super) fn is_late(&self) -> bool {
         self.lapsed.load(Ordering::Acquire) || self.gate.remaining() <= APART
     }
@@ -142,14 +145,14 @@ impl InstanceControl {
     }
 }
 
-/// An instance in a runner.
+/// An instance that runs in a runner process. Dropping this kills the instance.
 pub struct Instance {
     pub(super) control: InstanceControl,
     pub(super) started: Time,
     pub(super) stop: watch::Sender<Option<StopNotice>>,
     pub(super) succeed: watch::Sender<Option<Successor>>,
-    /// The deferred stop request and its timer. When the timer fires, the host sends the request, even if the claim of
-    /// the state for the successor is not complete.
+    /// A stop request that waits until the host has claimed the state for the successor, and the timer that limits this
+    /// wait. When the timer fires, the host sends the request, even if the claim is not complete.
     pub(super) patience: Option<(Pin<Box<Sleep>>, StopNotice)>,
     pub(super) claim_ahead: Duration,
     pub(super) clock: Clock,
@@ -180,7 +183,7 @@ pub enum InstanceEvent {
 /// The end of an instance.
 #[derive(Debug)]
 pub struct Gone {
-    /// The cause, for the elector.
+    /// The cause of the end, which the elector uses to decide what to do next.
     pub end: End,
     /// The guest's backtrace, if the guest trapped.
     pub backtrace: Option<String>,

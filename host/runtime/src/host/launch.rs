@@ -42,8 +42,8 @@ pub struct Launcher {
     pub handover: state::Handover,
     /// State that was read in advance, while the lease was being acquired.
     pub read_ahead: state::ReadAhead,
-    /// Maximum time for which a stop request waits until the state is claimed for the next term. The request never
-    /// waits longer than a quarter of the grace.
+    /// Maximum time by which the host delays a stop request if the next term also runs on this host. During this time,
+    /// the host claims the state for the next term. The delay is never longer than a quarter of the grace.
     pub claim_ahead: Duration,
     /// Arguments that the guest gets after the election's name.
     pub arguments: Vec<String>,
@@ -76,10 +76,11 @@ pub trait Launch: Send + Sync {
         output: Arc<dyn Output>,
     ) -> Box<dyn InstanceHandle>;
 
-    /// Keeps these versions ready to start, and discards all others.
+    /// Keeps a runner ready for each of these versions, and kills the ready runners of all other versions.
     fn keep(&self, modules: &[&Module]);
 
-    /// Prepares for a term of `module`. Called while the lease is being acquired.
+    /// Prepares for a term of `module`, for example by reading the coordinator's state. The supervisor calls this while
+    /// the host is acquiring the lease.
     fn expects(&self, module: &Module);
 
     /// Discards everything that [`Launch::expects`] has prepared. Called when another node holds the lease.
@@ -182,9 +183,9 @@ impl Launcher {
         }
     }
 
-    /// Returns the guest's environment variables. A command usually does not import the contract, so the host also
-    /// passes its term, election and node in variables. Every instance learns its scheduled run from variables. All of
-    /// these variables override configured variables of the same names.
+    /// Returns the guest's environment variables. A command gets its term, election and node in variables, since it
+    /// usually does not import the contract. Every instance learns its scheduled run from variables. All of these
+    /// variables override configured variables of the same names.
     pub(super) fn environment(
         &self,
         module: &Module,

@@ -57,8 +57,8 @@ impl Policy {
         [own, own / 128, connections].into_iter().fold(0, u64::saturating_add)
     }
 
-    /// Returns the maximum number of bytes that one call may pass to the host. The maximum leaves room for a commit
-    /// that exceeds the state's limits, so that the guest gets an error for that commit.
+    /// Returns the maximum number of bytes that one call may pass to the host. The maximum is larger than the state's
+    /// limits allow, so that the host can reject a commit that exceeds those limits with an ordinary error.
     pub(crate) fn call_bytes(&self, uses_state: bool) -> usize {
         let state = usize::try_from(self.state_limits.total).unwrap_or(usize::MAX);
         if uses_state { CALL_BYTES.saturating_add(state.saturating_mul(2)) } else { CALL_BYTES }

@@ -154,7 +154,7 @@ impl Processes {
 
     fn request(&self, request: Request) {
         if let Some(requests) = &self.0.requests {
-            // Cannot fail: the thread receives until the last sender is dropped.
+            // Sending cannot fail: the thread receives requests until the last sender is dropped.
             let _ = requests.send(request);
         }
     }
@@ -164,7 +164,8 @@ impl Drop for Starter {
     fn drop(&mut self) {
         self.requests = None;
         if let Some(thread) = self.thread.take() {
-            // If the thread panicked, the kernel has killed its children.
+            // Ignore a panic of the thread: when the thread ended, the kernel killed all processes that the thread had
+            // started.
             let _ = thread.join();
         }
     }
@@ -185,8 +186,9 @@ pub(crate) struct Process {
 pub(crate) struct Handle(Arc<OwnedFd>);
 
 impl Handle {
-    /// Kills the process, or does nothing if it has exited. Returns true if the kernel accepted the signal. The process
-    /// then executes no further instructions, but may take some time to exit.
+    /// Kills the process, or does nothing if the process has exited. Returns true if the kernel accepted the signal, or
+    /// if the process was reaped already. A process that was sent the signal executes no further instructions, but may
+    /// take some time to exit.
     pub(crate) fn kill(&self) -> bool {
         kill(&self.0)
     }
@@ -373,10 +375,10 @@ pub(crate) fn receive(socket: impl AsFd) -> io::Result<Vec<OwnedFd>> {
     Ok(received)
 }
 
-/// Ties this process to its parent, the process `parent`: the kernel kills this process when the thread that started
-/// this process exits. That thread lives as long as the parent. Also moves this process to a session of its own, and
-/// sets the process's name. The name shows the role of the process, which the program's path does not show. Returns
-/// false if the parent has exited already.
+/// Makes the kernel kill this process when the thread that started it exits. That thread exits only together with its
+/// process, which must be `parent`. Also moves this process to a session of its own, and sets the process's name. The
+/// name shows the role of the process, which the program's path does not show. Returns false if `parent` has exited
+/// already.
 ///
 /// # Errors
 /// Returns an error if a system call fails.

@@ -22,8 +22,8 @@ use crate::wire::protocol::{self, Change, FromRunner, How, LOOKUPS, NotCommitted
 use baton_base::address::kind_from_here;
 use baton_store::state::{self, Claim, CommitError, HandoverClaim};
 
-/// Maximum number of response bytes that may still be unwritten when the runner sends its next request. Real responses
-/// are far shorter.
+/// Maximum number of bytes for the runner that may still be unwritten when the runner sends its next request. Real
+/// responses are far shorter, so a runner that exceeds this limit does not read its pipe.
 const UNREAD: usize = 1 << 20;
 
 /// Maximum number of notices that the host accepts from a runner about denied attempts, refused requests and nearly
@@ -47,7 +47,7 @@ pub(super) struct InstanceLoop<'a> {
     lookups: JoinSet<(u64, Result<Vec<Resolved>, String>)>,
     is_started: bool,
     is_stepping_down: bool,
-    /// Number of notices received so far; at most [`TOLD`] are accepted.
+    /// Number of received notices of the kinds that [`TOLD`] limits.
     told: u32,
     /// Limits the rate of messages that need no response.
     lines: MessageLimit,
@@ -158,7 +158,8 @@ impl<'a> InstanceLoop<'a> {
         if !is_answered && !self.lines.admits() {
             return Err("it sent too many messages".to_owned());
         }
-        // A correct runner has read its start message by now, and reads responses while it waits.
+        // A correct runner reads its start message before it sends a request, and reads responses while it waits for
+        // them. So if more than [`UNREAD`] bytes are unwritten, the runner does not read its pipe.
         if is_answered && unwritten > UNREAD {
             return Err("it does not read the responses to its requests".to_owned());
         }
@@ -191,7 +192,7 @@ impl<'a> InstanceLoop<'a> {
         Err(problem.to_owned())
     }
 
-    /// Returns the cause if the instance has ended or cannot continue.
+    /// Handles one message from the runner. Returns the cause if the instance has ended or cannot continue.
     fn take(&mut self, message: FromRunner, unwritten: usize) -> Option<ExitCause> {
         if let Err(violation) = self.check(&message, unwritten) {
             return Some(ExitCause::Broken(violation));

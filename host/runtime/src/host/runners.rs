@@ -159,7 +159,8 @@ impl Runners {
         let mut making = lock(&self.0.making);
         while making.try_join_next().is_some() {}
         let module = module.clone();
-        // Use a weak reference: the task belongs to these runners and must not keep them alive.
+        // Use a weak reference. The runners own this task through `making`, so a strong reference would keep the
+        // runners alive until the task ends.
         let its = Arc::downgrade(&self.0);
         making.spawn_on(
             async move {
@@ -239,7 +240,8 @@ impl Runners {
         let (page, page_file) = Page::make()?;
         let (tally, tally_file) = SharedMemory::make("baton-tally", Others::Write)?;
         let mut descriptors = vec![theirs_in, theirs_out, page_file, tally_file];
-        // Take the lock before the runner exists. Once the runner has been forked, only the runner holds the lock.
+        // Take the lock before the fork, so that the runner holds the lock from its first moment. After the fork, this
+        // process closes its copy of the descriptor, so that the lock is released when the runner exits.
         descriptors.extend(self.0.templates.lock().await?);
         let (to, from) = (pipe::Sender::from_owned_fd(to)?, pipe::Receiver::from_owned_fd(from)?);
         let longest = policy.call_bytes(module.uses_state()).saturating_add(ENVELOPE);
@@ -310,7 +312,7 @@ pub(crate) fn describe_exit(status: Status) -> String {
 }
 
 impl Ready {
-    /// The kernel may have killed the runner to free memory.
+    /// False, for example, after the kernel has killed the runner to free memory.
     fn is_alive(&self) -> bool {
         self.process.is_alive()
     }

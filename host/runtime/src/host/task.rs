@@ -32,7 +32,8 @@ use baton_store::state::{Claim, ClaimError, Claimant};
 /// first.
 const REFILL_AFTER: Duration = Duration::from_millis(20);
 
-/// Delay between an accepted SIGKILL and [`InstanceEvent::Dying`]. Most processes exit within a few milliseconds.
+/// Delay between an accepted SIGKILL and [`InstanceEvent::Dying`]. Most processes exit within a few milliseconds, and
+/// the host then does not report them as dying.
 const LINGERS: Duration = Duration::from_millis(50);
 
 pub(super) struct InstanceTask {
@@ -195,15 +196,17 @@ impl InstanceTask {
             }
             ExitCause::Silent => {
                 let how = died.map_or_else(|| "the runner exited".to_owned(), describe_exit);
-                // A runner whose deadline has passed exits by itself.
+                // A runner exits by itself at its deadline, without a report. So a silent exit after the deadline
+                // counts as a kill, not as a crash.
                 let killed = Gone { end: End::Killed, backtrace: None };
                 if self.control.is_late() { killed } else { crashed(how) }
             }
             ExitCause::Cannot(end) => Gone { end, backtrace: None },
             ExitCause::Broken(why) => crashed(format!("the runner violated the protocol: {why}")),
         };
-        // A kill starts by refusing the instance's effects, so a failure after a refusal is not the guest's fault. A
-        // scheduled run is completed only if no effect was refused.
+        // A kill first refuses the instance's effects, so a failure after a refusal is not the guest's fault and counts
+        // as killed. `Done` stands even after a refusal, unless the instance carries out a scheduled run: such a run is
+        // complete only if no effect was refused.
         let is_its_own = match gone.end {
             End::Superseded { .. } => true,
             End::Done if self.run.is_none() => true,
@@ -267,7 +270,7 @@ impl InstanceTask {
             .map_err(|error| ended_by(&error, format!("cannot send the start message to the runner: {error}")))
     }
 
-    /// Reading a file may block forever, so the read runs on a blocking thread.
+    /// Reads the secrets for the instance. Reading a file may block forever, so a separate blocking thread reads files.
     async fn secrets(&self) -> Result<Vec<(String, String)>, String> {
         let sources = self.launcher.secrets.clone();
         if sources.iter().all(|source| source.file().is_none()) {
@@ -279,8 +282,8 @@ impl InstanceTask {
 }
 
 /// Returns a remedy if a system call of the host failed because processes, descriptors, memory or disk space ran out,
-/// or because a sandbox forbids the call. An error with a remedy does not count against the version, since the runner
-/// limits the guest's own use of resources.
+/// or because a sandbox forbids the call. The guest is not the cause, since the runner limits the guest's own use of
+/// resources. So an error with a remedy does not count against the module's version.
 fn shortage(error: &io::Error) -> Option<&'static str> {
     match Errno::from_io_error(error)? {
         Errno::AGAIN => {

@@ -64,8 +64,8 @@ impl Templates {
         Self::with_lock_file(program, processes, None)
     }
 
-    /// Like [`Templates::new`], with a lock file. While a runner exists, a node that checks this file does not treat
-    /// the host as dead.
+    /// Like [`Templates::new`], with a lock file. Each runner keeps the file locked. So while a runner exists, a node
+    /// that checks the lock does not treat the host as dead.
     #[must_use]
     pub fn with_lock_file(program: PathBuf, processes: &Processes, lock_file: Option<Arc<LockFile>>) -> Self {
         Self(Arc::new(Inner { program, processes: processes.clone(), lock_file, known: Mutex::default() }))
@@ -116,7 +116,8 @@ impl Template {
         }
     }
 
-    /// The caller sets the timeout.
+    /// Starts a template process, and waits until the process has linked the module. Does not limit the wait, since the
+    /// caller sets a timeout.
     async fn link(&self) -> Result<Live, RunnerError> {
         let Inner { program, processes, .. } = &*self.templates.0;
         let ((theirs_in, to), (from, theirs_out)) = (make_pipe()?, make_pipe()?);
@@ -138,7 +139,8 @@ impl Template {
 }
 
 impl Live {
-    /// Makes the template fork a runner that receives these descriptors. The inner result is the template's answer.
+    /// Makes the template fork a runner that receives these descriptors. The inner result is the template's answer: the
+    /// process id of the runner, or the error of the fork.
     ///
     /// Cancel safe: the next call kills a runner whose caller has given up.
     ///

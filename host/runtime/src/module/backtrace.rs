@@ -49,7 +49,7 @@ struct Folded {
 
 impl Folded {
     fn write_repeats(&mut self, short: &mut String) {
-        // Repeated runtime frames count as further runtime frames.
+        // Count repeated runtime frames as runtime frames, so that one line covers all of them.
         match (std::mem::take(&mut self.repeats), self.runtime_frames) {
             (0, _) => {}
             // Writing to a string cannot fail.

@@ -58,7 +58,7 @@ fn declared(binary: &[u8]) -> usize {
     counts.map(|count| count as usize).sum()
 }
 
-/// Computes [`ComponentSize::is_inert`]. Also considers parts that are never instantiated.
+/// Computes [`ComponentSize::is_inert`]. A start function counts even in a part that is never instantiated.
 fn is_inert(binary: &[u8]) -> bool {
     let starts =
         |payload: &Payload<'_>| matches!(payload, Payload::StartSection { .. } | Payload::ComponentStartSection { .. });

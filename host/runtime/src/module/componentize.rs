@@ -58,8 +58,8 @@ pub(crate) fn componentize(module: &[u8]) -> Result<(Vec<u8>, Wrapped), Unwrappa
     encoded.map(|component| (component, wrapped)).map_err(|error| Unwrappable::Wrong(format!("{error:#}")))
 }
 
-/// Rejects component types with cyclic dependencies between packages, or with too many packages. Only damaged modules
-/// have these types. The encoder would recurse through the types until the stack overflows and the process crashes.
+/// Rejects component types with cyclic dependencies between packages, or with too many packages. For such types, the
+/// encoder would recurse until the stack overflows and the process crashes. Only damaged modules contain them.
 fn check_types(module: &[u8]) -> Result<(), String> {
     for payload in Parser::new(0).parse_all(module) {
         if let Payload::CustomSection(section) = payload.map_err(|error| error.to_string())?

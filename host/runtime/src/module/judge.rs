@@ -13,7 +13,7 @@ use crate::runner::guest::{CONTRACT, CONTRACT_VERSION, DRAFTS, GRANTED};
 
 /// Prefix of an import of the state interface.
 pub(crate) const STATE: &str = "baton:host/state@";
-/// Prefix of a command's export, before the version.
+/// Prefix of the export that makes a component a command. The version of the interface follows the prefix.
 pub(crate) const COMMAND: &str = "wasi:cli/run@";
 
 /// Maximum number of problems that are listed. Further problems are only counted.

@@ -105,7 +105,7 @@ pub enum ModuleError {
     Unsuitable {
         /// Name of the module: its file, or its digest.
         module: String,
-        /// All imports and exports that are missing or unknown, each with a remedy.
+        /// Problems with the imports and exports, each with a remedy if there is one. A long list is cut off.
         problems: Vec<String>,
     },
 }
@@ -191,7 +191,7 @@ pub struct Inspection {
     pub module: String,
     /// True if the module would run here.
     pub runs: bool,
-    /// Kind of the module; `None` if this host cannot run it.
+    /// Kind of the module; `None` if the module's interfaces match no kind that this host supports.
     pub kind: Option<ModuleKind>,
     /// The kind of core module that was wrapped; `None` if the file is a component.
     pub wrapped: Option<Wrapped>,
@@ -207,7 +207,7 @@ pub struct Inspection {
     pub imports: Vec<Import>,
     /// The interfaces that the module exports.
     pub exports: Vec<String>,
-    /// All imports and exports that are missing or unknown, each with a remedy.
+    /// The reasons why the module would not run here, each with a remedy if there is one. A long list is cut off.
     pub problems: Vec<String>,
 }
 
@@ -426,8 +426,8 @@ fn invalid(name: &str, error: &wasmtime::Error) -> ModuleError {
     ModuleError::Invalid { module: name.to_owned(), why: plain(error) }
 }
 
-/// Checks a component's interfaces without compiling it. Accepts damaged bytes, since the compiler later rejects them
-/// with a more detailed message.
+/// Checks a component's interfaces without compiling the component. Accepts damaged bytes, since the compiler later
+/// rejects them with a more detailed message.
 fn check(name: &str, component: &[u8]) -> Result<(), ModuleError> {
     match Interfaces::in_bytes(component).map(judge) {
         Ok(Judged { problems, .. }) if !problems.is_empty() => {
@@ -439,8 +439,8 @@ fn check(name: &str, component: &[u8]) -> Result<(), ModuleError> {
 
 fn prepare(engine: &Engine, component: &Component, kind: ModuleKind) -> wasmtime::Result<EntryPoint> {
     let entry = enter(engine, component, kind)?;
-    // Create the memory image now, so that the first instance does not have to wait. The image may contain a 20 MB
-    // interpreter.
+    // Create the image of the guest's initial memory now, so that the first instance does not have to wait for it. The
+    // image may contain a 20 MB interpreter.
     component.initialize_copy_on_write_image()?;
     Ok(entry)
 }

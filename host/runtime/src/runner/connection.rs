@@ -33,8 +33,8 @@ impl Wire {
     pub(super) fn report_panics(&self) {
         let wire = self.clone();
         std::panic::set_hook(Box::new(move |panic| {
-            // If the thread panicked while it was sending a message, the thread still holds the lock. No message can
-            // then be sent.
+            // Do not wait for the lock. If the thread panicked while it was sending a message, it holds the lock
+            // itself, and waiting would be a deadlock.
             if let Ok(mut to_host) = wire.0.try_lock()
                 && let Ok(message) = frame(&FromRunner::Panicked(panic.to_string()))
             {
@@ -133,8 +133,8 @@ impl LocalState {
     pub(crate) async fn commit(&mut self, changes: Vec<Change>) -> Result<(), NotCommitted> {
         let commit = Changes::of(&changes).map_err(|error| NotCommitted::TooLarge(error.to_string()))?;
         self.wire.send(&FromRunner::Commit(commit));
-        // The host answers each commit exactly once. If no answer can arrive, the host has exited, and this process
-        // exits too.
+        // The host answers each commit exactly once. If the channel is closed, the host has exited, and this process is
+        // about to exit too. So wait without end.
         let Some(answer) = self.answers.recv().await else { return std::future::pending().await };
         answer?;
         for change in changes {

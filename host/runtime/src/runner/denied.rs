@@ -39,15 +39,16 @@ pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     ip_name_lookup::add_to_linker::<Guest, Refuser>(linker, |guest| Refused(guest))
 }
 
-/// Reports attempts of an instance to use something without a grant. Reports only the first attempt of each kind.
+/// Reports to the host when an instance tries to use something without a grant. Reports only the first attempt of each
+/// kind.
 pub(crate) struct Denials {
     output: Arc<dyn Output>,
     told: Vec<&'static str>,
 }
 
 impl Denials {
-    /// Does not report missing folders if `asks_for_folders` is true, since the module then always asks for folders,
-    /// even if it needs none.
+    /// Creates the reporter of an instance. If `asks_for_folders` is true, the reporter does not report missing
+    /// folders, since the module always asks for folders, even if it needs none.
     pub(crate) fn new(output: Arc<dyn Output>, asks_for_folders: bool) -> Self {
         let told = if asks_for_folders { vec![FILES] } else { Vec::new() };
         Self { output, told }

@@ -1,7 +1,7 @@
 //! Files in the folders that a coordinator was granted.
 //!
-//! Wraps wasmtime's implementation, so that each access to a file must pass the gate. An operation that has started
-//! cannot be cancelled.
+//! Wraps wasmtime's implementation, so that each access to a file must pass the gate. The gate is checked only when an
+//! operation starts: the runner cannot cancel an operation that has already started.
 
 use std::sync::Arc;
 
@@ -36,15 +36,16 @@ pub(crate) struct Folders {
 }
 
 impl Folders {
-    /// Rejects a folder that has been replaced since the host started, because the operator granted the original
-    /// folder.
+    /// Opens the granted folders. Rejects a folder that has been replaced since the host started, because the operator
+    /// granted the original folder.
     pub(crate) fn open(gate: &Arc<RunnerGate>, folders: &[Folder]) -> wasmtime::Result<Self> {
         let open = folders.iter().map(open).collect::<Result<_, _>>()?;
         Ok(Self { gate: Arc::clone(gate), open })
     }
 }
 
-/// A granted folder cannot be opened on this node. This error does not count against the module's version.
+/// The error that a granted folder cannot be opened on this node. The cause lies on the node, so this error does not
+/// count against the module's version.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct NoFolder(String);

@@ -28,7 +28,8 @@ pub struct Folder {
     identity: (u64, u64),
 }
 
-/// Serializes paths for messages between our processes. A path may be invalid UTF-8.
+/// Serializes paths as bytes, for messages between our processes. A path may be invalid UTF-8, which serde's own format
+/// for paths rejects.
 mod any_path {
     use std::ffi::OsString;
     use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -97,8 +98,9 @@ impl Folder {
         &self.real
     }
 
-    /// Opens the folder, if the path still leads to the folder that was granted. Symbolic links were resolved when the
-    /// host started. Any symbolic link on the path was therefore created later, and is not followed.
+    /// Opens the folder, if the path still leads to the folder that was granted. When the host started, it resolved all
+    /// symbolic links on the path. So a symbolic link that is on the path now was created later, and this method
+    /// rejects it.
     ///
     /// # Errors
     /// Returns why the folder cannot be opened, and what to do.

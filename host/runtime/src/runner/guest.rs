@@ -1,4 +1,5 @@
-//! The host's side of the contract in `wit/world.wit`, and the interfaces that an instance may use.
+//! The implementation of the contract in `wit/world.wit` for guests, and the list of interfaces that an instance may
+//! use.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -26,8 +26,8 @@ const COUNT_HANDLES_EVERY: Duration = Duration::from_millis(100);
 /// Number of calls to [`Holdings::table`] per reading of the clock. Reading the clock on every call would be slow.
 const LOOK_EVERY: u32 = 64;
 
-/// Memory (bytes) that the runner may keep for an instance, in addition to the memory that the instance was granted but
-/// does not use.
+/// Maximum memory (bytes) that the runner may keep for an instance's handles and files. If the instance uses less than
+/// its memory limit, the runner may also keep the difference.
 const KEPT: u64 = 16 << 20;
 
 pub(crate) struct Holdings {
@@ -46,7 +46,7 @@ pub(crate) struct Holdings {
     /// A token that is cloned for each buffer whose size cannot be measured. The token's reference count shows how many
     /// of these buffers exist.
     buffers: Arc<()>,
-    /// Limits that have been reported as nearly reached.
+    /// The limits that [`Self::near`] has already reported.
     told: Vec<LimitKind>,
     refused: Vec<&'static str>,
 }
@@ -78,7 +78,8 @@ impl Holdings {
         }
     }
 
-    /// Wasmtime does not report new handles, so this function also counts the handles from time to time.
+    /// Returns the table of the instance's handles. Wasmtime does not report new handles, so this method also counts
+    /// the handles from time to time.
     pub(crate) fn table(&mut self) -> &mut ResourceTable {
         self.asked += 1;
         if self.asked >= LOOK_EVERY {
@@ -98,7 +99,7 @@ impl Holdings {
         self.tally.instances.store(number.min(self.limits.instances), Ordering::Relaxed);
     }
 
-    /// Reserves up to `bytes` of the runner's memory.
+    /// Reserves `bytes` of the runner's memory, for a call that leaves at most this much data in the runner.
     ///
     /// # Errors
     /// [`TooMuch`] if the reservation would exceed the limit. In this case, nothing is reserved. Only the first such
@@ -203,7 +204,7 @@ impl Holdings {
         self.tally.handles.fetch_max(held + free, Ordering::Relaxed);
     }
 
-    /// Reports that at least 80% of a limit is used. Reports each limit only once.
+    /// Reports a limit once at least 80% of it is used. Reports each limit only once.
     fn near(&mut self, what: LimitKind, used: u64, limit: u64) {
         if used.saturating_mul(5) >= limit.saturating_mul(4) && used > 0 && !self.told.contains(&what) {
             self.told.push(what);

@@ -70,8 +70,8 @@ impl Instance {
         Self { prepared, beginning, from_host }
     }
 
-    /// Runs the instance, and reports to the host how it ended. Before the guest's first instruction, passes the reader
-    /// of the host's messages to `hear`.
+    /// Runs the instance, and reports to the host how it ended. Before the guest's first instruction, passes to `hear`
+    /// the [`HostReader`], which another thread must serve.
     pub(super) fn run(self, hear: impl FnOnce(HostReader)) {
         let Self { prepared, beginning, from_host } = self;
         let clock = Clock::default();
@@ -171,7 +171,7 @@ impl GuestEnvironment {
         store
     }
 
-    /// Writes out the lines that are still buffered.
+    /// Writes out the lines that are still buffered, and reports the lines that were dropped.
     fn finish(&self) {
         for stream in &self.streams {
             stream.finish();
@@ -180,23 +180,24 @@ impl GuestEnvironment {
     }
 }
 
-/// A trial start of an instance before there is a term. The trial loads all memory pages that a real start touches. The
-/// trial sets up the guest's memories and tables, but calls none of the guest's functions. Afterwards, the trial
-/// discards the instance.
+/// A trial start of an instance before there is a term. The trial loads memory pages that a real start touches, which
+/// makes the real start faster. The trial calls none of the guest's functions. If the module has no start function, the
+/// trial also sets up the guest's memories and tables, and then discards the instance.
 pub(super) struct Rehearsal {
     gate: Arc<RunnerGate>,
     tally: SharedMemory<Tally>,
 }
 
 impl Rehearsal {
-    /// The rehearsal's gate stays closed, and its tally is not the one that the host reads.
+    /// Creates the gate and the tally of a rehearsal. The gate stays closed, so that the rehearsal has no effects. The
+    /// host never reads this tally.
     pub(super) fn new() -> std::io::Result<Self> {
         let (_, page) = Page::make()?;
         let (tally, _) = SharedMemory::make("baton-rehearsal", Others::Read)?;
         Ok(Self { gate: Arc::new(RunnerGate::map(page, &tally)?), tally })
     }
 
-    /// Ignores errors, since a real start would report them.
+    /// Rehearses a start. Ignores errors, since the real start would report them.
     pub(super) fn hold(self, prepared: &PreparedRunner) {
         let Self { gate, tally } = self;
         let variable = || vec![("REHEARSAL".to_owned(), String::new())];

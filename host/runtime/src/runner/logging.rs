@@ -68,8 +68,8 @@ impl GuestLog {
 
 impl logging::Host for GuestLog {
     fn log(&mut self, level: logging::Level, context: String, message: String) -> wasmtime::Result<()> {
-        // A log call has no result, so it cannot report a refusal. The guest learns of the refusal from its next effect
-        // that has a result.
+        // A log call returns nothing, so it cannot tell the guest that the gate has refused it. The guest learns of the
+        // refusal from its next effect that has a result.
         if self.gate.pass(EffectKind::Output).is_ok() {
             let log = Notice::Log { level: level.into(), context: &context, message: &message };
             self.outlet.put(|output| output.notice(log));

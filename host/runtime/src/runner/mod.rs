@@ -194,8 +194,8 @@ struct Memory {
 }
 
 impl Memory {
-    /// Limits the memory that this process may allocate from now on. The limit is a second line of defense, after the
-    /// accounting in [`holdings`].
+    /// Limits the memory that this process may allocate from now on. [`holdings`] already limits the memory of the
+    /// instance. This limit applies even if the accounting there is wrong.
     fn limit(mut self, policy: &Policy) -> anyhow::Result<()> {
         let mut text = [0; 256];
         let length = self.statm.read(&mut text)?;
@@ -209,10 +209,10 @@ impl Memory {
 }
 
 /// Ends this process at its deadline, even if the host does nothing. The host writes a deadline before it sends
-/// `Start`. The calling thread sleeps on the boot clock, which also advances while the machine is suspended. A step of
-/// the wall clock can bring the deadline closer. So the thread wakes at least every D/12, where D is the lease
-/// duration, and reads all clocks of the page. The thread therefore notices the deadline after at most 0.8 D + D/12,
-/// before the watchdog ends the host at 0.93 D.
+/// `Start`. The calling thread sleeps on the boot clock, which also advances while the machine is suspended. During a
+/// sleep, a step of the wall clock can bring the deadline closer. So the thread wakes at least every D/12, where D is
+/// the lease duration, and reads all clocks of the page. The deadline is at most 0.8 D after the last renewal. So the
+/// thread ends the process after at most 0.8 D + D/12, before the watchdog ends the host at 0.93 D.
 fn end_at_the_deadline(gate: &RunnerGate, lease: Duration) -> ! {
     loop {
         match gate.remaining() {
@@ -222,7 +222,7 @@ fn end_at_the_deadline(gate: &RunnerGate, lease: Duration) -> ! {
     }
 }
 
-/// A signal may end the sleep early.
+/// Sleeps for `time`, or until a signal interrupts the sleep.
 fn sleep_by_boot_clock(time: Duration) {
     let slept = Timespec::try_from(time).map(|request| clock_nanosleep_relative(ClockId::Boottime, &request));
     // A sandbox around the host may forbid this clock.
@@ -231,7 +231,7 @@ fn sleep_by_boot_clock(time: Duration) {
     }
 }
 
-/// Any thread may call this function.
+/// Exits at once, without running destructors. Any thread may call this function.
 fn end(status: i32) -> ! {
     // SAFETY: `_exit` takes any status and does not return. Nothing in this process needs cleanup.
     unsafe { libc::_exit(status) }

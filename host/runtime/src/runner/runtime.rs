@@ -32,8 +32,8 @@ const FILE_THREADS: usize = 4;
 /// sent together.
 const TOGETHER: Duration = Duration::from_millis(10);
 
-/// Time for which a guest polls without waiting before its polls drive the runtime. The value applies only while no
-/// task is in progress: otherwise, the second thread drives the runtime.
+/// Time for which a guest polls without waiting before its polls drive the runtime. This time matters only while no
+/// task is in progress, since the second thread drives the runtime while a task is in progress.
 const LOOKS_FOR: Duration = Duration::from_millis(1);
 
 /// The runtime of an instance, with all the threads that it will ever have.
@@ -95,8 +95,8 @@ impl GuestRuntime {
             self.turns.guest_waits();
             self.runtime.block_on(async {
                 match woken.0.notified().now_or_never() {
-                    // The guest can continue already. Yield first, so that tasks make progress even if the guest polls
-                    // continuously. Then yield again, to handle events that arrived during the first yield.
+                    // The guest can already continue. Still yield once, so that tasks make progress even if the guest
+                    // polls in a loop. Then yield again, to handle the events that arrived during the first yield.
                     Some(()) => {
                         yield_now().await;
                         yield_now().await;
@@ -131,7 +131,7 @@ pub(crate) struct Begun {
 }
 
 impl Begun {
-    /// Starts a task for a host call of the guest. Dropping the handle aborts the task.
+    /// Starts a task from outside the runtime, for a host call of the guest. Dropping the handle aborts the task.
     pub(crate) fn begin<T: Send + 'static>(
         &self,
         future: impl Future<Output = T> + Send + 'static,
@@ -141,7 +141,8 @@ impl Begun {
         self.runtime.block_on(lazy(|_| self.go_on(future)))
     }
 
-    /// Starts a task that continues an operation that was started earlier. Dropping the handle aborts the task.
+    /// Starts a task from inside the runtime. The task continues an operation that another task began. Dropping the
+    /// handle aborts the task.
     pub(crate) fn go_on<T: Send + 'static>(
         &self,
         future: impl Future<Output = T> + Send + 'static,
@@ -196,7 +197,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// Decides which of the two threads drives the runtime.
+/// The shared state with which the guest's thread and the second thread agree on which of them drives the runtime.
 ///
 /// Each thread first writes its own state and then reads the other's, with sequentially consistent operations. So if
 /// both change their states at the same time, at least one of them sees the other's change.

@@ -103,16 +103,16 @@ impl Template {
                 Ok(Some(pid)) => pid,
                 Err(error) => error.raw_os_error().unwrap_or(libc::EAGAIN).saturating_neg(),
             };
-            // Only the runner may have these descriptors: a copy here would keep the runner's pipes open after the
-            // runner has exited.
+            // Close this process's copies of the descriptors. Otherwise the runner's pipes would stay open after the
+            // runner has exited, and the host would not notice the exit.
             drop(descriptors);
             socket.write_all(&answer.to_le_bytes())?;
         }
     }
 }
 
-/// Confines this process, and links the version that the host asks for. The inner error says why the version cannot run
-/// here.
+/// Confines this process, and links the module whose code and outline the host has sent. The inner error lists the
+/// reasons why the module cannot run here.
 fn link(mut from_host: File, code: &OwnedFd) -> anyhow::Result<Result<Linked, Vec<String>>> {
     confine::to_forking()?;
     let wanted = protocol::read(&mut from_host, LONGEST_TO_RUNNER)?;
@@ -126,10 +126,11 @@ fn link(mut from_host: File, code: &OwnedFd) -> anyhow::Result<Result<Linked, Ve
 /// Forks this process. The new process is a child of this process's parent. Returns the new process's pid here, and
 /// `None` in the new process.
 ///
-/// Uses `clone`, since container runtimes report `clone3` as not implemented. Unlike `fork`, the call does not update
-/// the thread id that the C library has cached. The library uses this id for locks that record their owner, and for
-/// signals to other threads. The old id does no harm: this process holds no lock that records its owner, and all
-/// threads that are started later get correct ids.
+/// Makes the system call `clone` directly: the C library's `fork` cannot create a sibling, and container runtimes
+/// report `clone3` as not implemented. Unlike `fork`, the call does not update the thread id that the C library has
+/// cached. The library uses this id for locks that record their owner, and for signals to other threads. The old id
+/// does no harm: this process holds no lock that records its owner, and all threads that are started later get correct
+/// ids.
 fn fork_sibling() -> io::Result<Option<i32>> {
     let flags = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD);
     // SAFETY: without `CLONE_VM` the copy has its own memory and stack, at the same addresses. This process has one

@@ -1,7 +1,7 @@
 //! The memory that an instance's handles take in the runner.
 //!
-//! The handles that a guest can make large are measured: header fields, requests, responses, and handles with a buffer.
-//! There are two exceptions: the stream of a body shares the body's buffer, and
+//! This module measures the handles that a guest can make large: header fields, requests, responses, and handles with a
+//! buffer. It leaves out two kinds of handles with a buffer. The stream of a body shares the body's buffer, and
 //! [`Holdings`](crate::runner::holdings::Holdings) counts the streams of files. All other handles take a few hundred
 //! bytes each, so the limit on their number is sufficient.
 
@@ -47,8 +47,8 @@ pub(crate) fn of_fields(fields: &FieldMap) -> usize {
     of_map(fields)
 }
 
-/// Returns the size of a handle, in bytes. Does not include lists of fields in `seen`, which were counted with another
-/// handle.
+/// Returns the size of a handle, in bytes. Several handles may share a list of fields. Lists in `seen` are left out,
+/// since they were counted with another handle.
 fn of(handle: &dyn Any, seen: &mut HashSet<usize>) -> usize {
     let mut once = |fields: &FieldMap| {
         let map: &http::HeaderMap = fields;

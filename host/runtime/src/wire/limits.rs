@@ -62,7 +62,8 @@ pub struct Usage {
     pub handles: u64,
     /// Files, folders and listings open at a time.
     pub files: u64,
-    /// Memory that the handles take in the runner (bytes), as far as it was measured.
+    /// Memory that the handles take in the runner (bytes). The peak may be higher: the runner measures this memory only
+    /// from time to time.
     pub kept: u64,
     /// HTTP requests in flight at a time.
     pub requests: u64,
@@ -138,7 +139,7 @@ impl Add for EffectCounts {
     }
 }
 
-/// Report that an instance is close to a limit.
+/// A report that an instance uses at least 80% of a limited resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NearLimit {
     /// The limited resource.

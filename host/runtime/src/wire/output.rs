@@ -64,8 +64,8 @@ impl Output for NullOutput {
 /// A human-readable notice about an instance.
 #[derive(Clone, Copy, Debug)]
 pub enum Notice<'a> {
-    /// The guest is about to run its first instruction. Holds the time since the instance was started. The guest's
-    /// lines come after this notice.
+    /// The guest was instantiated, and its main function is about to be called. Holds the time since the instance was
+    /// started.
     Started(Duration),
     /// One line, without its line ending.
     Line(Stream, &'a str),
@@ -168,8 +168,8 @@ impl Pollable for GuestStream {
 
 impl OutputStream for GuestStream {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
-        // A host call cannot be interrupted, so its work must be bounded. Of all inputs, empty lines cause the most
-        // work per byte.
+        // Limit the size of a write: a host call cannot be interrupted, so its work must be bounded. Every byte may be
+        // an empty line, which causes more work per byte than any other input.
         if bytes.len() > CHUNK {
             return Err(StreamError::trap("the coordinator wrote more at once than `check-write` permits"));
         }
@@ -235,7 +235,7 @@ impl Lines {
     }
 }
 
-/// Passes on the lines of an instance, and drops the lines that exceed the rate limit.
+/// Passes on an instance's lines and log messages, and drops those that exceed the rate limit.
 pub(crate) struct Outlet {
     limit: Mutex<Limit>,
     tally: SharedMemory<Tally>,
@@ -316,8 +316,8 @@ impl Limit {
         Self { per_second, clock, tokens: per_second.saturating_mul(2), counted_to, dropped: 0, told: counted_to }
     }
 
-    /// Returns the number of dropped lines to report, and resets the number. Returns zero if less than [`TELL_EVERY`]
-    /// has passed since the last report.
+    /// Returns the number of lines dropped since the last report, and starts a new count. Returns zero and keeps the
+    /// count if the last report is less than [`TELL_EVERY`] ago.
     fn dropped_to_tell(&mut self) -> u64 {
         let now = self.clock.now();
         if now.since(self.told) < TELL_EVERY {

@@ -59,9 +59,9 @@ impl Page {
         Ok((Self { record, writing: Mutex::new(()) }, file))
     }
 
-    /// Lets effects pass for the time that `remaining` returns. The clocks are read before `remaining` is called, so a
-    /// host that is stopped in between grants less time, never more. To keep this loss small, slow readings are
-    /// repeated.
+    /// Lets effects pass for the time that `remaining` returns. This method reads the clocks before it calls
+    /// `remaining`. If the host is stopped between the two, the page therefore grants too little time, but never too
+    /// much. To keep this loss small, the method repeats readings that took long.
     pub(crate) fn open_for(&self, remaining: impl Fn() -> Duration) {
         let _writing = self.lock();
         let mut deadline = [0; 3];
@@ -130,8 +130,8 @@ impl PageContent {
     /// Writes the next deadline. The caller must hold [`Page::writing`].
     fn write(&self, deadline: [u64; 3]) {
         let next = self.written.load(Ordering::Relaxed).wrapping_add(1);
-        // Pairs with the fence in `deadline`: a reader whose slot is overwritten below also sees that the count has
-        // changed, and retries.
+        // Pairs with the acquire fence in `deadline`. If a reader sees a value that is stored below, it also sees that
+        // the count has changed since it began, and retries.
         fence(Ordering::Release);
         for (place, at) in self.slot_of(next).iter().zip(deadline) {
             place.store(at, Ordering::Relaxed);

@@ -39,7 +39,8 @@ pub(crate) struct ToLink {
     pub outline: Outline,
 }
 
-/// The only message from a template.
+/// The only message that a template sends through its pipe. The template answers requests for runners through its
+/// socket.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum FromTemplate {
     Linked,
@@ -115,7 +116,7 @@ impl From<StopReason> for Reason {
     }
 }
 
-/// The reasons for a failed commit that a guest can distinguish.
+/// The reason why a commit failed, in the categories that a guest can distinguish.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum NotCommitted {
     InvalidKey(String),
@@ -125,8 +126,8 @@ pub(crate) enum NotCommitted {
     Unknown(String),
 }
 
-/// Maximum number of DNS lookups in flight for a runner. Each lookup occupies a thread of the host until the system's
-/// resolver answers.
+/// Maximum number of DNS lookups in flight for a runner, and for all runners of a coordinator together. Each lookup
+/// occupies a thread of the host until the system's resolver answers.
 pub(crate) const LOOKUPS: usize = 4;
 
 #[derive(Serialize, Deserialize)]
@@ -138,7 +139,7 @@ pub(crate) enum FromRunner {
         has_folders: bool,
     },
     Failed(String),
-    /// The guest is about to run its first instruction.
+    /// The guest was instantiated, and its main function is about to be called.
     Started,
     Line(Stream, String),
     Log {

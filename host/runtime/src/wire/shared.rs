@@ -50,7 +50,8 @@ impl<T: Sharable> SharedMemory<T> {
         let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
         file.set_len(size_of::<T>() as u64)?;
         let mapped = Self::map(&file, Mapped::Writes)?;
-        // Seal the size. Otherwise, a process that has the file could truncate it and thereby remove mapped memory.
+        // Seal the size. Otherwise, a process that has the file could truncate it. The kernel then kills any process
+        // that accesses the missing part of its mapping.
         let size = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         let sealed = match others {
             Others::Write => fcntl_add_seals(&file, size),

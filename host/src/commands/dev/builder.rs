@@ -22,8 +22,8 @@ use baton_node::telemetry::{Event, Log};
 /// Pause after a change notification, because an editor often saves several files at once.
 const CALM: Duration = Duration::from_millis(150);
 
-/// Interval between scans while no change notification arrives. Folders that are shared with another machine send no
-/// notifications.
+/// Intervals between scans of the project's files while no change notification arrives. The shorter interval applies if
+/// some changes cause no notification, such as changes in a folder that is shared with another machine.
 const POLL: Duration = Duration::from_secs(2);
 const POLL_UNWATCHED: Duration = Duration::from_millis(500);
 
@@ -35,7 +35,8 @@ pub(in crate::commands) struct Workshop {
 }
 
 impl Workshop {
-    /// Something other than Baton builds the module if `builder` is `None`.
+    /// Creates a workshop. If `builder` is `None`, another program builds the module, so the module file counts as
+    /// built from the start.
     pub(super) fn new(builder: Option<Builder>) -> Self {
         let built = watch::Sender::new(builder.is_none());
         Self { builder, built }

@@ -40,7 +40,8 @@ pub(super) fn dev(given: Development) -> anyhow::Result<ExitCode> {
 
 /// Resolves the settings of the only coordinator, whose module must be a file.
 fn configure(settings: Layer, module: Option<&Path>, around: &Environment) -> anyhow::Result<Config> {
-    // The values of these two settings do not matter to `baton dev`, but their defaults would need a home folder.
+    // Set `node` and `store` to fixed values. The values do not matter to `baton dev`, but the defaults of these
+    // settings would need a home folder.
     let settings = settings.flag(Key::Node, Some(NODE.to_owned())).flag(Key::Store, Some("sqlite:.".to_owned()));
     let module = module.map(|module| module.to_str().context("the module's path is not UTF-8")).transpose()?;
     let settings = settings.flag(Key::Module, module.map(str::to_owned));

@@ -22,8 +22,9 @@ pub(super) struct Project {
 }
 
 impl Project {
-    /// Fails if the kind of project is unknown, or if something that the build needs is missing. `build` overrides the
-    /// default command for this kind of project.
+    /// Determines how to build the project in the folder. If `build` is given, it is the build command, or `off`.
+    /// Otherwise, this function fails if the kind of project is unknown, or if something that the build needs is
+    /// missing.
     pub fn find(folder: &Path, build: Option<&str>) -> anyhow::Result<Self> {
         let others = |build: &str| Self { build: Some(build.to_owned()), module: None, target: None };
         match build {

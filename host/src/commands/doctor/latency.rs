@@ -34,12 +34,13 @@ pub(super) fn latency(took: &[Duration]) -> Latency {
     }
 }
 
-/// Returns `None` if no allowed duration is long enough for renewals that take as long as `took`.
+/// Recommends a lease duration that suits renewals as slow as the measured ones. Returns `None` if no duration in
+/// `range` is long enough.
 pub(super) fn recommended(took: &[Duration], range: (Duration, Duration)) -> Option<Duration> {
     Timing::lease_for(percentile(took, 99), range)
 }
 
-/// `quicker` is advice on how to make the store faster.
+/// Rates the measured renewals for a lease of this duration. `quicker` is advice on how to make the store faster.
 pub(super) fn judge(took: &[Duration], lease: Duration, range: (Duration, Duration), quicker: &str) -> Finding {
     const CHECK: &str = "latency";
     let (median, p99) = (percentile(took, 50), percentile(took, 99));

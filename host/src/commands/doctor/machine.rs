@@ -18,8 +18,8 @@ use baton_modules::{Cache, CacheError};
 use baton_runtime::{Grants, HttpPolicy, Policy, confine};
 use baton_store::{SqliteStore, foreign_file_system, no_file_events};
 
-/// A wall clock that has moved this much more or less than the boot clock has jumped. Slewing causes smaller
-/// differences.
+/// Threshold for reporting that the wall clock has jumped: the difference between the times by which the wall clock and
+/// the boot clock have advanced. Slewing causes smaller differences.
 const STEP: Duration = Duration::from_millis(50);
 /// Slew rate, in ppm, from which the check reports a warning. Time daemons routinely slew at lower rates.
 const SLEW: f64 = 1000.0;
@@ -32,7 +32,8 @@ pub(super) struct Clocks {
     boot: i128,
     raw: i128,
     wall: i128,
-    /// The time that the reading took. A smaller difference between two clocks may be due to the reading alone.
+    /// Duration of the reading. The clocks are read one after another, so a difference between clocks proves nothing if
+    /// it is smaller than this duration.
     took: i128,
 }
 
@@ -82,8 +83,8 @@ impl Clocks {
     }
 }
 
-/// Checks whether this process is in a time namespace, which may shift the boot clock. All processes that share a store
-/// must read the same boot clock.
+/// Checks whether this process is in a time namespace that shifts its clocks. Takeovers between hosts that share a
+/// `sqlite:` store are slower if the hosts read different boot clocks.
 pub(super) fn time_namespace() -> Finding {
     const CHECK: &str = "time-namespace";
     let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();

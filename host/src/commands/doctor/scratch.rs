@@ -32,8 +32,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 
 #[derive(Clone)]
 pub(super) struct Scratch {
-    /// The store. [`Patience`] repeats most requests whose outcome is unknown. All requests fail once the command ends
-    /// or a limit is reached.
+    /// The store, with the limits of [`Patience`]. All requests fail once the command ends or a limit is reached.
     pub store: Arc<dyn Store>,
     pub elections: Vec<ElectionName>,
     pub length: Duration,
@@ -63,7 +62,7 @@ impl Scratch {
         })
     }
 
-    /// Makes new requests fail, except those that remove the elections. Requests in flight continue.
+    /// Makes new requests fail, except the requests that remove the test elections. Requests in flight continue.
     pub fn end(&self) {
         self.ended.send_replace(true);
     }
@@ -140,8 +139,8 @@ async fn sleep(ended: &watch::Sender<bool>, time: Duration) {
     let _ = timeout(time, ended.subscribe().wait_for(|ended| *ended)).await;
 }
 
-/// Limits the time of each request, and the number and the time of all requests together. If the outcome of a request
-/// is unknown, repeats the request once, except for some kinds, such as writes.
+/// Limits the time of each request, and the number and the total time of all requests. Repeats a request once if its
+/// outcome is unknown, but never repeats a request that writes, deletes or releases, or that lists the elections.
 struct Patience {
     ended: Arc<watch::Sender<bool>>,
     requests: AtomicU32,

@@ -1,4 +1,5 @@
-//! Stores that each have one fault. The trial must find the fault, and report it under the right check.
+//! Runs the trial on stores that each have one fault. The trial must find the fault, and report it under the right
+//! check.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
@@ -265,7 +266,8 @@ async fn immediate_faults_are_reported_under_their_check() {
     for (findings, check, fault) in futures::future::join_all(tried).await {
         let finding = of(&findings, check, Level::Problem);
         assert!(finding.means.is_some() && finding.remedy.is_some(), "{finding:?}");
-        // If the store hangs, the trial ends with this finding.
+        // A trial on a store that hangs must end with the finding about the hang, instead of waiting in each later
+        // check.
         assert!(fault != Fault::Hangs || findings.last() == Some(finding), "{findings:?}");
     }
 }

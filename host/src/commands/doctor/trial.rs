@@ -14,7 +14,7 @@ use baton_base::clock::Clock;
 use baton_store::StoreUrl;
 use baton_store::azure::MAY_NOT;
 
-/// Maximum number of attempts at a check, if this machine is too slow for a verdict.
+/// Maximum number of times that the trial runs a test case, if this machine is too slow for a verdict.
 const TRIES: u32 = 3;
 /// Maximum time for which the store may keep a lease after its expiry. Beyond this time, the check reports a warning,
 /// because each takeover is delayed.
@@ -78,7 +78,8 @@ impl Advice {
 
 pub(super) enum News {
     Trying(&'static str),
-    /// True if the election may exist from now on and must be removed later; false if it was not created.
+    /// True if the test elections may exist from now on, so that the command must remove them at the end; false if the
+    /// store refused to create an election.
     Making(bool),
     Found(Finding),
     Renewed(Latency, Option<Duration>),
@@ -129,7 +130,8 @@ pub(super) async fn try_store(scratch: Scratch, plan: Plan, news: UnboundedSende
     let _ = trial.run().await;
 }
 
-/// The trial ended early, because the store did not respond, the command ended or the receiver was dropped.
+/// The trial ended early: a check on which later checks depend has failed, the store did not respond, the command
+/// ended, or the receiver was dropped.
 struct TrialEnded;
 
 struct Trial {
@@ -335,7 +337,7 @@ impl Trial {
 
 fn refused(name: &'static str, why: String, advice: &Advice) -> Finding {
     const DO_IT: &str = "fix the cause that the finding names, then run `baton doctor` again";
-    // Hosts can run without these rights.
+    // Hosts can run without the rights that the following checks need, so a refusal is only a warning.
     let optional = match name {
         "list" | "announcements" => Some((
             "a node that takes over cannot read earlier terms, and first waits for the longest possible lease: one \

@@ -200,8 +200,8 @@ impl Reader {
         serde_json::from_slice(&list.with_context(at)?).with_context(at)
     }
 
-    /// Requests a path. Without the token, refuses to request a coordinator's output from an admin endpoint. Only this
-    /// user's hosts on this machine provide the output without the token.
+    /// Requests a path from the leader's host. Without the token, refuses to request a coordinator's output from an
+    /// admin endpoint, because only the local sockets of this user's hosts provide the output without the token.
     async fn ask(
         &self,
         leader: &Leader,
@@ -238,8 +238,8 @@ impl Reader {
                 Ok(Stopped::Moved) => continue,
                 // The host has ended the stream, for example because it limits how long a stream lasts. Reconnect.
                 Ok(Stopped::Ended) => {}
-                // A refusal is final only before any leader has been read. After that, the leader's host may have
-                // exited, and another host may respond at its address.
+                // Before this command has read from any leader, a refusal is final. Later, a refusal may be temporary:
+                // the leader's host may have exited, and another host may respond at the same address.
                 Err(AskError::Refused(why)) if self.highest_term.is_none() => {
                     anyhow::bail!("{}: {} ({}): {why}", self.election, leader.node, leader.endpoint)
                 }
@@ -255,11 +255,12 @@ impl Reader {
     async fn read(&mut self, leader: &Leader) -> Result<Stopped, AskError> {
         let previous = self.highest_term;
         let last = self.ids.get(&leader.incarnation).cloned();
-        // On a host that has not been read before, skip everything up to the highest term read so far.
+        // If this command has read nothing from this host yet, skip the terms that it has already read from other
+        // hosts.
         let mut awaits = previous.filter(|_| last.is_none());
         let tail = if awaits.is_some() { ALL } else { self.tail };
-        // The `elected` event shows where the next leader's terms begin, so request all levels, and filter by level
-        // here.
+        // Request all levels of events, and filter by level below. If the host filtered, it could omit the `elected`
+        // event, which shows where the new leader's terms begin.
         let path = self.path(tail, if self.is_output { self.level } else { LogLevel::Trace });
         let mut answer = self.ask(leader, &path, "text/event-stream", last.as_deref()).await?;
         self.last_message.clear();
@@ -291,14 +292,16 @@ impl Reader {
                     }
                     continue;
                 }
-                // Take the term only from these two events. Other events may contain another node's term.
+                // Read this host's terms only from `elected` and `output` entries. Other entries may contain another
+                // node's term.
                 let own =
                     entry["term"].as_u64().filter(|_| ["elected", "output"].iter().any(|own| entry["event"] == *own));
                 if awaits.is_some_and(|known| own.is_none_or(|term| term <= known)) {
                     continue;
                 }
                 awaits = None;
-                // Skip the entry: the events of the next leader's term come from that leader's host.
+                // Leadership has moved, so this entry with a higher term concerns the next leader. Skip the entry: this
+                // command reads the next leader's entries from that leader's host.
                 if moved.is_some() && entry["term"].as_u64() > self.highest_term {
                     continue;
                 }
@@ -357,7 +360,7 @@ impl LeaderFinder {
         let Snapshot::Object { record: Some(record), .. } = snapshot else { return Err(NoLeader::NeverLed) };
         let Some(node) = record.node else { return Err(NoLeader::NeverLed) };
         let (incarnation, term) = (record.incarnation, record.term);
-        // Reading through the local socket needs neither an announcement nor the token.
+        // Without the token, try the local socket first: it needs neither an announcement nor the token.
         let here = async || Endpoint::here(&incarnation).await.ok();
         if !self.has_token
             && let Some(endpoint) = here().await

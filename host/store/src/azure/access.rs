@@ -47,7 +47,7 @@ pub(super) fn of_process(name: &str) -> Option<String> {
 pub(super) struct AccountAccess {
     pub location: CloudLocation,
     pub credentials: StorageCredentials,
-    /// `None` unless the credentials are tokens.
+    /// The source of tokens. `None` if the credentials are a key or a SAS.
     pub token: Option<Arc<KeptToken>>,
     pub shown: ShownCredentials,
 }
@@ -78,13 +78,13 @@ impl ShownCredentials {
         Self { source: format!("the SAS of {name}"), sas: Some((end, value("sp"))) }
     }
 
-    /// Returns advice for the operator if this is an expired SAS.
+    /// Returns advice for the operator if the credentials are a SAS that has expired.
     pub(super) fn expired(&self, now: OffsetDateTime) -> Option<String> {
         let end = self.sas.as_ref()?.0.filter(|end| *end <= now)?;
         Some(format!("the SAS expired at {}: create a new one", end.format(&Rfc3339).ok()?))
     }
 
-    /// Returns advice for the operator if the SAS lacks a right that a host needs.
+    /// Returns advice for the operator if the credentials are a SAS without all the rights that a host needs.
     pub(super) fn lacks(&self) -> Option<String> {
         let given = self.sas.as_ref()?.1.as_ref()?;
         let missing: Vec<String> = RIGHTS.chars().filter(|right| !given.contains(*right)).map(String::from).collect();
@@ -272,7 +272,7 @@ mod tests {
     use super::super::identity::{AUTHORITY_HOST, CLIENT_ID, FEDERATED_TOKEN_FILE};
     use super::*;
 
-    /// Only the Azure SDK reads this variable.
+    /// Baton does not read this variable, but the Azure SDK does.
     const TENANT_ID: &str = "AZURE_TENANT_ID";
 
     fn place(account: &str, environment: &[(&str, &str)]) -> Result<String, String> {

@@ -23,10 +23,10 @@ const SERVER: HeaderName = HeaderName::from_static("server");
 /// SAS has only just become valid, even a small difference matters.
 const CLOCK_DIFFERS: Duration = Duration::from_secs(60);
 
-/// In characters.
+/// Maximum length of Azure's reason for a refusal in an error message, in characters.
 const LONGEST_REASON: usize = 160;
 
-/// In characters.
+/// Maximum length of a server's name in an error message, in characters.
 const LONGEST_SERVER: usize = 40;
 
 /// The meaning of some errors depends on the kind of the request.

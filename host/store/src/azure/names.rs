@@ -15,8 +15,9 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use baton_base::clock::Clock;
 
-/// Time for which a result is kept: longer than the wait before the next attempt. After this time, a new connection
-/// looks up the name again, because the account may have failed over to another region.
+/// Time for which the result of a lookup is kept. It is longer than the wait between two attempts of a request, so that
+/// the next attempt can use the result. After this time, a new connection looks up the name again, because the account
+/// may have failed over to another region.
 const KEPT: Duration = Duration::from_secs(10);
 
 /// Time after which a new connection no longer waits for a lookup, but starts another one. The resolver's own timeout

@@ -106,7 +106,8 @@ impl ObjectStore for AzureStore {
             Ok(_) => Ok(()),
             Err(error) if code(&error) == Some("BlobNotFound") => Ok(()),
             Err(error) => match self.store_error(RequestKind::ToCreate, &error) {
-                // If the blob does not exist, the emulator reports that the condition failed.
+                // The emulator reports a failed condition even if the blob does not exist. A read shows whether it
+                // exists.
                 StoreError::Conflict if ObjectStore::read(self, object, election, None).await? == Reading::Nothing => {
                     Ok(())
                 }

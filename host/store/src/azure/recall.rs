@@ -40,8 +40,8 @@ fn naming(term: Option<Term>) -> Metadata {
 }
 
 impl AzureStore {
-    /// Reads the lease's snapshot, the facts that all blobs contain, and the version of the steering object. The
-    /// listing is sorted by name, so the lease is read before the state and the announcements.
+    /// Reads the lease's snapshot, the highest term and the progress in all blobs, and the version of the steering
+    /// object. The listing is sorted by name, so the lease is read before the state and the announcements.
     pub(super) async fn survey(
         &self,
         election: &ElectionName,
@@ -71,7 +71,7 @@ impl AzureStore {
 
     async fn state_head(&self, election: &ElectionName) -> Result<Option<Vec<u8>>, StoreError> {
         let failed = |error: &azure_core::Error| self.trouble(RequestKind::ToRead, error);
-        // Request a whole piece, although only its first bytes are kept: see [`PIECE`].
+        // Request a whole piece, although this method keeps only the first bytes: [`PIECE`] explains why.
         let request = self.versioned_blob(VersionedObject::State, election).get().chunk_size(PIECE);
         let mut data = match request.into_stream().next().await {
             Some(Ok(answer)) => answer.data,

@@ -104,7 +104,7 @@ impl State {
         self.token.clone().filter(|token| token.expires_on - OffsetDateTime::now_utc() > least)
     }
 
-    /// If the fetch failed, the previous token stays in use until it expires.
+    /// Stores the result of a fetch. If the fetch failed, the previous token stays in use until it expires.
     fn take_in(&mut self, fetched: Fetched) -> Fetched {
         self.fetching = None;
         match fetched {

@@ -33,7 +33,7 @@ pub(crate) fn connection_string(bytes: &[u8]) {
     let is_secret = |(name, _): &(&str, &str)| ["AccountKey", "SharedAccessSignature"].contains(name);
     let (secrets, shown): (Vec<_>, Vec<_>) =
         text.split(';').filter_map(|pair| pair.split_once('=')).partition(is_secret);
-    // A value does not count as a secret if it also appears as a harmless value.
+    // An error may show the values that are not secret. Skip a secret that is part of such a value.
     let is_shown = |secret: &str| shown.iter().any(|(_, value)| value.contains(secret));
     let secrets = secrets.into_iter().map(|(_, secret)| secret);
     let secrets: Vec<&str> = secrets.filter(|secret| secret.len() > 20 && !is_shown(secret)).collect();

@@ -50,7 +50,8 @@ impl Finding {
 /// The result of a case, or of a step of a case.
 pub type Verdict<T = ()> = Result<T, Finding>;
 
-/// The finding contains the condition if no message is given.
+/// Ends a case with a finding if the condition does not hold. If no message is given, the finding contains the
+/// condition.
 macro_rules! ensure {
     ($condition:expr $(,)?) => { ensure!($condition, "not true: {}", stringify!($condition)) };
     ($condition:expr, $($found:tt)+) => {
@@ -60,7 +61,8 @@ macro_rules! ensure {
     };
 }
 
-/// The finding contains the first expression if no message is given.
+/// Ends a case with a finding if the two values differ. If no message is given, the finding contains the first
+/// expression.
 macro_rules! ensure_eq {
     ($found:expr, $expected:expr $(,)?) => { ensure_eq!($found, $expected, "`{}`", stringify!($found)) };
     ($found:expr, $expected:expr, $($what:tt)+) => {
@@ -171,15 +173,15 @@ pub struct Bench {
 /// The end of a lease in the store, relative to its expiry on the holder's clock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeaseEnd {
-    /// Time from the expiry to the last attempt of another client that the store refused.
+    /// Time from the expiry to another client's last attempt to acquire the lease that the store refused.
     pub held_for: Duration,
-    /// Time from the expiry to the attempt of another client that succeeded.
+    /// Time from the expiry to another client's successful attempt to acquire the lease.
     pub free_within: Duration,
     /// True if the machine polled often enough for a precise measurement.
     pub is_precise: bool,
 }
 
-/// The result of reading the object.
+/// The lease and the record of the election under test, as a read has returned them.
 pub struct Seen {
     /// The state of the lease.
     pub lease: LeaseState,
@@ -225,17 +227,18 @@ impl Bench {
         self.lease_end.get()
     }
 
-    /// Returns an upper bound on the time that has passed.
+    /// Returns the time on this bench's clock. Less time may have passed: the clock is an upper bound.
     pub fn now(&self) -> Time {
         self.passage.set_time().map_or_else(|| self.clock.now(), Time)
     }
 
-    /// Returns a lower bound on the time that has passed.
+    /// Returns a lower bound on the time that has passed on this bench's clock.
     pub(super) fn least(&self) -> Duration {
         self.passage.set_time().unwrap_or_else(|| self.clock.least())
     }
 
-    /// Waits until `time` has passed. After this call, the case must not rely on the lease.
+    /// Waits until `time` has passed. The lease may expire during the wait, so the case must not rely on the lease
+    /// afterwards.
     pub async fn wait_out(&self, time: Duration) {
         *self.held() = None;
         self.passage.wait_out(time).await;
@@ -250,7 +253,7 @@ impl Bench {
         Record { term, ..self.record.clone() }
     }
 
-    /// Sends a request.
+    /// Sends a request. Also notes if the lease may have expired before the answer arrived; see [`Self::is_late`].
     pub async fn ask(&self, op: Op) -> Result<Reply, StoreError> {
         let sent = self.now();
         let answer = self.store.request(&self.election, op.clone()).await;
@@ -270,8 +273,8 @@ impl Bench {
         answer
     }
 
-    /// Reads the object, which must exist. Also checks that a survey returns the same object, unless the survey cannot
-    /// read the other terms.
+    /// Reads the election's lease and record, which must exist. Also checks that a survey returns the same lease and
+    /// record, unless the survey cannot read the terms in the election's other objects.
     pub async fn see(&self) -> Verdict<Seen> {
         let read = self.ask(Op::Read).await;
         let surveyed = self.ask(Op::Survey).await;

@@ -90,7 +90,6 @@ pub(super) async fn renewal_restarts_the_lease(bench: StoreBench) -> Verdict {
     Ok(())
 }
 
-/// A reclaim is also a renewal.
 pub(super) async fn reclaim_restarts_the_lease(bench: StoreBench) -> Verdict {
     let version = bench.held_by(a()).await?;
     for (from, id) in [(a(), b()), (a(), b()), (b(), c())] {
@@ -102,7 +101,8 @@ pub(super) async fn reclaim_restarts_the_lease(bench: StoreBench) -> Verdict {
     Ok(())
 }
 
-/// In these situations, a reclaim must fail even if an acquire would succeed, for example after a release.
+/// A reclaim must fail in each of these situations. In some of them, an acquire would succeed, for example after a
+/// release.
 pub(super) async fn reclaim_is_lost_when_the_lease_ended_or_changed_hands(bench: StoreBench) -> Verdict {
     let version = bench.held_by(a()).await?;
     ensure_eq!(bench.release(a()).await, Ok(Reply::Done));
@@ -136,7 +136,7 @@ pub(super) async fn breaking_lease_is_free_after_the_period(bench: StoreBench) -
     let length = bench.store.lease_range().1;
     let op = Op::Acquire { id: a(), length, version: version.clone(), instead_of: None };
     ensure_eq!(bench.ask(op).await, Ok(Reply::Done));
-    // This period is long enough for a slow machine to read the lease before it ends.
+    // This period is long enough for a slow machine to read the lease before the period ends.
     let period = Duration::from_secs(5);
     ensure_eq!(bench.backend.break_lease(period).await, Ok(()));
     ensure_eq!(bench.see().await?.lease, LeaseState::Breaking);
@@ -149,7 +149,8 @@ pub(super) async fn breaking_lease_is_free_after_the_period(bench: StoreBench) -
     Ok(())
 }
 
-/// The holder of an expired lease can still renew it. A break ends that, and operators rely on it.
+/// The holder of an expired lease can still renew the lease. An operator who breaks the lease relies on the break to
+/// prevent such a renewal.
 pub(super) async fn break_of_an_expired_lease_takes_effect_at_once(bench: StoreBench) -> Verdict {
     let version = bench.held_by(a()).await?;
     bench.outlive().await?;

@@ -206,9 +206,13 @@ fn announcement(bench: &Bench) -> PlainObject {
 }
 
 /// Tries to acquire the lease under another id until an attempt succeeds. The clock gives only an upper and a lower
-/// bound on the elapsed time. The lease ended too early if even the upper bound is below 99% of its length. The lease
-/// ended too late if even the lower bound exceeds its length by the bench's patience, or by another length if that is
-/// longer. A refusal proves that the lease was held when the attempt was sent, even if the refusal arrives late.
+/// bound on the elapsed time, so the case uses the bound that is better for the store:
+///
+/// - The lease ended too early if even the upper bound is below 99% of the lease's length.
+/// - The lease ended too late if even the lower bound exceeds the lease's length by the bench's patience, or by another
+///   length if that is longer.
+///
+/// A refusal proves that the lease was held when the attempt was sent, even if the refusal arrives late.
 pub(super) async fn renewed_lease_lasts_for_its_length(bench: Arc<Bench>) -> Verdict {
     let ([a, b, _], length) = (bench.ids, bench.length);
     let version = bench.held_by(a).await?;

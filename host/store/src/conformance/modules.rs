@@ -102,7 +102,7 @@ pub(super) async fn module_put_again_is_not_removed_as_old(bench: StoreBench) ->
         found.map(|module| module.stored).ok_or_else(|| Finding::broken("a module that was put is not listed"))
     };
     let first = stored().await?;
-    // The store records the time of a put in whole seconds.
+    // The store records the time of a put in whole seconds. Wait until the next put is recorded with a later time.
     bench.wait_out(Duration::from_millis(1_001)).await;
     let second = stored().await?;
     ensure!(second > first, "{second} is not later than {first}");
@@ -131,7 +131,8 @@ pub(super) async fn nodes_announce_and_withdraw(bench: StoreBench) -> Verdict {
 
 pub(super) async fn elections_are_separate(bench: StoreBench) -> Verdict {
     let store = &bench.store;
-    // The first name is also the name of a folder in the store. The other two names share a prefix.
+    // A store could confuse these names: the first is also the name of a folder in the store, and the other two share a
+    // prefix.
     let names = ["modules", "one", "one-more"].map(election);
     let digest = Digest::of(b"apart");
     accepted!(store.put_module(&digest, text("apart")).await);

@@ -77,7 +77,7 @@ impl StoreBench {
         Self::with_handle(store, Arc::new(backend))
     }
 
-    /// Creates the bench of a store. The cases use the store through this handle.
+    /// Creates the bench of a store. The cases use the store through the handle `store`.
     pub fn with_handle(store: Arc<dyn Store>, backend: Arc<dyn Backend>) -> Self {
         // Short, but long enough for a slow machine to run a case before the lease expires.
         let length = store.lease_range().0.max(Duration::from_secs(6));
@@ -119,8 +119,8 @@ impl Passage for BackendTime {
     }
 }
 
-/// Returns a handle that repeats a request if the store is busy. A store that reports that it is busy has not carried
-/// out the request.
+/// Returns a handle that repeats a request if the store is busy. The repetition is safe, because a store that reports
+/// that it is busy has not carried out the request.
 pub fn persistent(store: Arc<dyn Store>) -> Arc<dyn Store> {
     Arc::new(Intercept { store, interceptor: WhileLocked })
 }

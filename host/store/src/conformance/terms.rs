@@ -34,7 +34,7 @@ pub(super) async fn mark_stays_until_a_write_without_it(bench: StoreBench) -> Ve
     is(released(1)).await?;
     ensure_eq!(bench.acquire(b()).await, Ok(Reply::Done));
     is(released(1)).await?;
-    // A record with the same term but without the mark is a different record.
+    // A record of the same term without the mark must replace the record with the mark.
     version_in!(bench.write(b(), &version, 1).await);
     is(record(1)).await?;
     Ok(())
@@ -48,8 +48,8 @@ pub(super) async fn recreated_record_has_no_mark(bench: StoreBench) -> Verdict {
     Ok(())
 }
 
-/// Returns the answer to a recall. Also checks that a survey returns the same facts and the current version of the
-/// steering object.
+/// Returns the answer to a recall. Also checks that a survey returns the same term and progress, and the current
+/// version of the steering object.
 async fn recall_all(store: &dyn Store) -> Verdict<Result<Recalled, StoreError>> {
     let recalled = match store.request(&job(), Op::Recall).await {
         Ok(Reply::Recalled(recalled)) => Ok(recalled),

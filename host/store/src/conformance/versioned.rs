@@ -118,7 +118,8 @@ pub(super) async fn object_is_deleted_only_if_unchanged(bench: StoreBench) -> Ve
 pub(super) async fn elections_and_objects_are_separate(bench: StoreBench) -> Verdict {
     let store = &bench.store;
     let objects = VersionedObject::ALL;
-    // The first name is also the name of a folder in the store. The other two names share a prefix.
+    // A store could confuse these names: the first is also the name of a folder in the store, and the other two share a
+    // prefix.
     let names = ["modules", "one", "one-more"].map(election);
     let mut written = Vec::new();
     for (name, object) in names.iter().flat_map(|name| objects.map(|object| (name, object))) {

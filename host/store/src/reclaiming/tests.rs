@@ -86,8 +86,8 @@ fn record(term: u64, incarnation: &str) -> Record {
     }
 }
 
-/// Reads and then surveys the lease, and returns the survey's result. The earlier read may still show the lease as
-/// held.
+/// Reads the lease and then surveys it. Returns the result of the survey, because the earlier read may still show the
+/// lease as held.
 async fn see(host: &Reclaiming) -> (LeaseState, Version) {
     let (read, surveyed) = (host.request(&job(), Op::Read).await, host.request(&job(), Op::Survey).await);
     match (read, surveyed) {
@@ -210,14 +210,15 @@ async fn reclaim_fails_when_another_client_held_the_lease() {
     drop(machine.leader("alpha", 1).await);
     let (beta, _beta) = machine.host("beta");
     let version = is_reclaimable(&beta, 1).await;
-    // A client on another machine breaks the lease and acquires it, but writes no record.
+    // A client on another machine breaks the lease and acquires it, but writes no record. So the record still names the
+    // dead holder.
     machine.store.break_now(&job()).await.unwrap();
     let acquire = Op::Acquire { id: id(9), length: D, version: version.clone(), instead_of: None };
     assert_eq!(machine.store.request(&job(), acquire).await, Ok(Reply::Done));
     is_reclaimable(&beta, 1).await;
     let answer = beta.request(&job(), reclaim(version)).await;
     assert!(matches!(answer, Err(StoreError::Lost(_))), "{answer:?}");
-    // By now, the note also contains the fresh id. This host nevertheless does not try the ids again.
+    // The failed reclaim has added its fresh id to the note. The host must not try the ids in the note again.
     assert_eq!(see(&beta).await.0, LeaseState::Held);
 }
 

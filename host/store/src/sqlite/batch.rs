@@ -12,8 +12,8 @@ use tokio::sync::{Semaphore, oneshot};
 use super::database::{Database, Intent, Step};
 use super::{Databases, SqliteStore};
 
-/// The queue for the file that was last found at the path. Another file needs a new queue, because requests to the old
-/// file may hang forever.
+/// The number of the database file that was last found at the path, and the queue for this file. If another file is
+/// found, it gets a new queue, because requests to the old file may hang forever.
 pub(super) struct Batches<Q, A>(Mutex<(u64, Arc<Queue<Q, A>>)>);
 
 pub(super) struct Queue<Q, A> {
@@ -116,7 +116,7 @@ impl Database {
         step: &impl Fn(&Connection, &PendingRequest<Q, A>) -> Step<A>,
     ) {
         let carried_out = self.transact(access, |db| {
-            // If a row cannot be read, only the request for that row's election fails.
+            // If a row cannot be read, only the request for the election of that row fails.
             let each = |waiting| step(db, waiting).or_else(|error| self.unreadable(error).map(Err));
             all.iter().map(each).collect::<rusqlite::Result<Vec<_>>>().map(Ok)
         });

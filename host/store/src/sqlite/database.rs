@@ -37,7 +37,8 @@ pub(super) struct Database {
 pub(super) enum Intent {
     Read,
     Write,
-    /// Write on behalf of a lease holder. The lease is valid only in the file in which it was acquired.
+    /// A write on behalf of a lease holder. If the file was moved or replaced, the write fails with
+    /// [`StoreError::Lost`], because the lease is valid only in the file in which the holder acquired it.
     Holder,
 }
 

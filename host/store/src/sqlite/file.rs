@@ -291,7 +291,7 @@ pub(super) fn misconfigured(path: &Path, why: impl Display) -> StoreError {
 /// report it.
 pub(super) fn out_of_reach(path: &Path, what: &str, error: &dyn Display, why: Option<Errno>) -> StoreError {
     // If the path does not exist, check the folder that should contain it. A file system that does not count its blocks
-    // or inodes reports 0 of 0.
+    // or inodes reports 0 of 0, which does not mean that it is full.
     let is_full = |there: &StatVfs| there.f_blocks > 0 && there.f_bavail == 0;
     let has_no_more_files = |there: &StatVfs| there.f_files > 0 && there.f_favail == 0;
     let there = path.ancestors().find_map(|path| rustix::fs::statvfs(path).ok());

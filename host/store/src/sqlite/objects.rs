@@ -24,7 +24,7 @@ pub(super) const CONTROL_SCHEMA: &str =
 pub(super) const HISTORY_SCHEMA: &str =
     "CREATE TABLE history (election TEXT PRIMARY KEY, version TEXT NOT NULL, content BLOB NOT NULL) STRICT;";
 
-/// `stored` is in seconds since 1970.
+/// The table of modules. The column `stored` is in seconds since 1970.
 pub(super) const MODULES_SCHEMA: &str =
     "CREATE TABLE module (digest TEXT PRIMARY KEY, stored INTEGER NOT NULL, content BLOB NOT NULL) STRICT;";
 

@@ -58,7 +58,7 @@ impl Last {
         }
     }
 
-    /// Returns the result of a read if it is already known, so that the read needs no transaction.
+    /// Returns the result of a read without a transaction, if an earlier read has already shown it.
     fn still(&self, ReadRequest { key, known }: &ReadRequest) -> Option<Reading> {
         match self.found.get(key).filter(|(at, _)| at.elapsed() < STANDS_FOR)? {
             (_, None) => Some(Reading::Nothing),
@@ -97,8 +97,8 @@ impl ReadCache {
         control.watch_changes(&watches).then(|| self.last(control).told)
     }
 
-    /// Keeps a result, unless [`Last::told`] has changed since the read began. `told` is the value from before the
-    /// read.
+    /// Keeps the result of a read. `told` is [`Last::told`] from before the read. If [`Last::told`] has changed since,
+    /// the file may have changed during the read, so the result is not kept.
     fn note(&self, control: &Database, told: u64, sought: &ReadRequest, reading: &Reading) {
         let mut last = self.last(control);
         if last.told == told {
@@ -193,8 +193,8 @@ mod tests {
             let expected = if *next == version { Ok(Reading::Unchanged) } else { found(next, content) };
             assert_eq!(store.read(Control, &job(), Some(&version)).await, expected, "{what}");
             version = next.clone();
-            // If the file was replaced, the store has not kept the result of the read above, because that read found
-            // another file. The store keeps the result of the read below.
+            // If the file was replaced, the read above found another file, so the store has not kept the result of that
+            // read. The read below finds the same file again, so the store keeps its result.
             assert_eq!(store.read(Control, &job(), Some(&version)).await, Ok(Reading::Unchanged));
             assert_eq!(store.read(Steering, &job(), None).await, Ok(Reading::Nothing));
             for (object, known) in [(Control, Some(&version)), (Steering, None), (Steering, Some(&version))] {

@@ -131,7 +131,8 @@ fn has(db: &Connection, table: &str) -> rusqlite::Result<bool> {
         .query_row([table], |row| row.get(0))
 }
 
-/// Notes that the incarnation `place` holds the lease `id`, and began its term with this `version` of the record.
+/// Writes a note: the incarnation of the lock file `place` holds the lease under `id`, and began its term with this
+/// `version` of the record.
 pub(super) fn note_holder(
     db: &Connection,
     election: &ElectionName,

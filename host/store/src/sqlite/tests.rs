@@ -195,7 +195,8 @@ async fn lease_stamped_in_the_future_expires_and_stays_expired() {
     assert_eq!(read(&store).await.0, LeaseState::Held);
     here.store(104, Ordering::SeqCst);
     assert_eq!(read(&store).await.0, LeaseState::Expired);
-    // The lease stays expired, even after this clock has passed the timestamp of the last renewal.
+    // This clock passes the timestamp of the last renewal, which was in the future until now. The lease must not count
+    // as held again.
     here.store(1_002, Ordering::SeqCst);
     assert_eq!(read(&store).await.0, LeaseState::Expired);
     assert_eq!(acquire(&store, 2).await, Ok(Reply::Done));
@@ -216,7 +217,7 @@ async fn renewal_is_lost_when_the_file_was_moved_or_replaced() {
     std::fs::rename(&file, &away).unwrap();
     let missing = store.request(&job(), Op::Read).await;
     assert!(matches!(&missing, Err(StoreError::Misconfigured(why)) if why.contains("put it back")), "{missing:?}");
-    // The copy contains the same lease, but it is a different file.
+    // The copy contains the same lease, but it is not the file in which the holder acquired the lease.
     std::fs::copy(&away, &file).unwrap();
     let renewed = store.request(&job(), Op::Renew { id: id(1) }).await;
     assert!(matches!(&renewed, Err(StoreError::Lost(why)) if why.contains("moved or replaced")), "{renewed:?}");
@@ -357,7 +358,8 @@ const OLDER_WRITE: &str = "INSERT OR REPLACE INTO lease VALUES (:election, :vers
            :term, :node, :incarnation, :since, :lease, :module, :outcome, :failures,
            :holder, :length, :broken_after, :changes, :changed, :boot, :time_namespace)";
 
-/// Changes a row as an older host does: reads all columns by name, and writes all columns by position.
+/// Changes a row as an older host does: reads all columns by name, writes all columns by position, and keeps the
+/// prepared statements for the next change.
 fn older_host_writes(db: &Connection, version: Option<&str>, term: i64) {
     use rusqlite::types::Value;
 
@@ -397,7 +399,6 @@ async fn file_of_an_older_host_is_shared_with_it() {
     let tables = || older.query_row("SELECT count(*) FROM sqlite_schema WHERE type = 'table'", [], |row| row.get(0));
     assert_eq!(tables(), Ok(1), "who only reads changes nothing");
 
-    // The older host uses statements that it prepared earlier.
     older_host_writes(&older, Some("5f1e"), 5);
     store.create().await.unwrap();
     acquire(&store, 1).await.unwrap();

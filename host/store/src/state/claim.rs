@@ -161,8 +161,8 @@ impl Claimant {
         Ok(Claim { document, history: Arc::new(AsyncMutex::new(history)) })
     }
 
-    /// `ahead` is the mark of the claim that was made for this term in advance, if any. The old instance may have
-    /// committed since that claim.
+    /// `ahead` is the mark of the claim that was made for this term in advance, if any. The stored document keeps this
+    /// mark even if the old instance has committed since.
     async fn write_claim(
         &self,
         term: Term,
@@ -189,6 +189,7 @@ impl Claimant {
             let is_superseded =
                 |found: &Document| found.term > term || (found.term == term && Some(found.claim) != ahead);
             // Do not fail because of a document that was read ahead: the stored document may have been repaired since.
+            // Read the document again instead.
             if is_old && found.as_ref().map_or(true, is_superseded) {
                 continue;
             }
@@ -407,8 +408,8 @@ impl History {
                             Ok(())
                         }
                         other => {
-                            // Only this process claims the state for the term `ours`. So if the document contains
-                            // `ours`, an operator has changed the document.
+                            // Only this process claims the state for the next term. So if the stored document already
+                            // has the next term, but not the marks of this write, an operator has changed the document.
                             let ours = self.next.map(|(term, _)| term);
                             let term = other.map_or(0, |(_, found)| found.term);
                             let term = if Some(term) == ours { self.term } else { term };

@@ -31,7 +31,7 @@ pub async fn edit<E: From<EditError>>(
     loop {
         let found = edit.read().await.map_err(EditError::from)?;
         let found = found.map_or_else(|| Ok(Document::default()), |content| Document::decode(&content));
-        // An earlier attempt has succeeded, but the store's answer was lost.
+        // This edit's own mark shows that an earlier attempt has succeeded, but that the store's answer was lost.
         if found.as_ref().is_ok_and(|found| found.claim == mark) {
             return Ok(());
         }

@@ -88,7 +88,7 @@ impl Deaths {
                 };
                 let is_gone = tokio::select! {
                     is_gone = looks => is_gone,
-                    // `self` keeps the sender alive.
+                    // `self` keeps the sender alive, so `changed` never returns an error.
                     _ = holders.changed() => continue,
                 };
                 if self.looked(election, &place, count, is_gone) {
@@ -103,7 +103,8 @@ impl Deaths {
         }
     }
 
-    /// `count` is the number of events at the time of the check. Returns true if the death must be reported now.
+    /// Records the result of a check. `count` is the number of events at the time of the check. Returns true if the
+    /// holder is dead and its death has not been reported yet.
     fn looked(&self, election: &ElectionName, place: &LockFileId, count: u64, is_gone: bool) -> bool {
         let mut is_news = false;
         self.holders.send_if_modified(|holders| {
@@ -129,7 +130,7 @@ impl Deaths {
 }
 
 fn watch(watches: &Watches, watched: &Mutex<HashMap<LockFileId, i32>>, folder: &Path, wanted: &HashSet<LockFileId>) {
-    // No other thread changes the map in the meantime, because the permit allows only one file system call at a time.
+    // No other thread changes the map in the meantime, because [`FileEvents::ask`] runs only one call at a time.
     let mut now = lock(watched).clone();
     for (_, number) in now.extract_if(|place, _| !wanted.contains(place)) {
         watches.remove(number);

@@ -197,8 +197,9 @@ impl Notes {
         self.names().is_ok_and(|names| names.iter().any(|name| is_others(name)))
     }
 
-    /// Removes the files that dead hosts left behind. Keeps a dead host's note if it is from this boot, and if the host
-    /// holds this lease or the note is about another lease.
+    /// Removes the files that dead hosts left behind. Keeps a dead host's note if a host could still use the note to
+    /// reclaim a lease: the note must be from this boot, and the dead host must be the current `holder` of this
+    /// election's lease, unless the note is about another lease.
     pub(crate) fn tidy_up(&self, election: &ElectionName, holder: &str) -> io::Result<()> {
         let folder = open_folder(self.folder())?;
         for name in self.names()? {

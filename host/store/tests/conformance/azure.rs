@@ -64,7 +64,7 @@ impl Backend for Container {
     async fn wait_out(&self, time: Duration) {
         tokio::time::sleep(time + Duration::from_millis(250)).await;
         // The clock of a busy emulator may lag, so also wait until a read shows that the time has passed. If `time` is
-        // shorter than a lease, this read may show a held lease.
+        // shorter than a lease, the lease may rightly still be held.
         let mut patience = Patience::default();
         loop {
             let is_early = match self.handle().request(&job(), Op::Read).await {
@@ -428,7 +428,8 @@ async fn state_with_its_term_only_in_the_content_is_recalled() {
     let Ok(Reading::Found(_, content)) = store.read(VersionedObject::State, &job(), None).await else {
         panic!("it was written");
     };
-    // Write a lower term. Then replace the blob by the earlier content, without metadata.
+    // Write a lower term. Then replace the blob by the earlier content, without metadata, so that only the content
+    // shows the higher term.
     claim(5).await;
     let location = CloudLocation::Emulator { address: "127.0.0.1".to_owned(), port: azurite.address().port() };
     let blob =

@@ -102,7 +102,7 @@ async fn given_up_tries_do_not_pile_up_while_the_disk_hangs() {
     drop(lock);
     runtime.shutdown_background();
     // A thread that has just finished a request may not be ready for the next one yet. So there may be more threads
-    // than pending requests, on a slow machine many more, but not one thread for each try.
+    // than pending requests, and many more on a slow machine. But there must not be one thread for each try.
     assert!((1..=TRIES / 2).contains(&requests), "{requests} threads");
 }
 

@@ -72,7 +72,7 @@ async fn as_a_process_of_its_own() {
     }
 }
 
-/// Returns a SAS that grants these rights to the new container.
+/// Creates the container, and returns a SAS that grants these rights to it.
 async fn container(azurite: &Azurite, rights: BlobSasPermissions) -> String {
     client(azurite).create().await.unwrap();
     signature(azurite, rights).await

@@ -120,7 +120,8 @@ fn paused_leader_writes_nothing_when_it_resumes() {
     a.pause();
     let mut new = accept(&listener);
     read_until(&mut new, "line 10 of term 2\n");
-    // Reads all of the old leader's data that is still in the kernel's buffers.
+    // Reads all of the old leader's data that is still in the kernel's buffers. So a later read returns only data that
+    // the old leader writes after its term.
     old.set_nonblocking(true).unwrap();
     let mut buffer = [0; 4096];
     until("an empty queue", || {

@@ -159,9 +159,9 @@ fn granted_name_reaches_loopback_only_if_marked_private() {
     assert!(results(&fleet, &node)[0].ends_with("200 inside"));
 }
 
-/// The owner of a granted name points the name at a public address of this machine, or at the address of a neighbor on
-/// an IPv6 link. An interface can have secondary IPv4 addresses in addition to its primary one, so the test tries both
-/// kinds.
+/// An attacker may own a granted name, and point it at a public address of the host's own machine, or at the address of
+/// a neighbor on an IPv6 link. The host must refuse requests to both, unless the grant ends with `#private`. An
+/// interface can have secondary IPv4 addresses in addition to its primary one, so the test tries both kinds.
 #[test]
 fn granted_name_does_not_reach_public_address_of_own_machine() {
     const SETUP: &str = "ip link set lo up && ip address add 93.184.216.34/24 dev lo && \

@@ -23,7 +23,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Ignores the case of the name.
+    /// Returns all values of the header. The case of the name does not matter.
     pub fn header(&self, name: &str) -> Vec<&str> {
         let pairs = self.headers.iter().filter_map(|line| line.split_once(':'));
         pairs.filter(|(key, _)| key.trim().eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()).collect()

@@ -26,7 +26,8 @@ fn version_pushed_before_crash_runs_on_next_leader(fleet: Fleet) {
     fleet.push(&next);
     alpha.signal(Signal::KILL);
     let runs = fleet.runs(&next, term);
-    // Alpha may have started the new version just before it was killed.
+    // Alpha may have started the new version just before it was killed. In that case, the test waits until beta starts
+    // it.
     if runs.from != beta.name {
         let again = fleet.runs(&next, runs.term);
         assert_eq!(again.from, beta.name);

@@ -43,7 +43,7 @@ impl Fleet {
     /// Pushes a version in a way that also works during an outage of the store.
     fn push_around(&self, version: &Version) {
         if self.store.is_sqlite() {
-            // `baton push` would also open the file that contains the leases, which is locked during the outage.
+            // An outage locks the file that contains the leases. `baton push` would also open that file.
             return self.publish(&version.digest, version.bytes(), None);
         }
         let mut command = baton(self.home.path());
@@ -84,12 +84,14 @@ impl Fleet {
         self.journal.events().into_iter().filter(|event| event.name == name).collect()
     }
 
-    /// Some terms end before their instance starts, so there may be fewer ended instances than terms.
+    /// Returns the number of instances that ended in the terms between `earlier` and `later`. Some terms end before
+    /// their instance starts, so this number may be lower than the number of terms.
     fn between(&self, earlier: u64, later: u64) -> usize {
         self.events("ended").iter().filter(|event| event.term > earlier && event.term < later).count()
     }
 
-    /// Instances may fail on a busy machine. The host then starts another instance of the version.
+    /// Returns the number of the version's instances that ended with an outcome other than `done`. On a busy machine,
+    /// an instance of a working version may fail, too. The host then starts another instance of the version.
     fn failures(&self, version: &Version) -> usize {
         let events = self.journal.events();
         let ran = |term| events.iter().any(|event| is(event, "started", version) && event.term == term);

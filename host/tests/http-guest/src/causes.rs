@@ -48,8 +48,7 @@ pub fn cause(term: &Term, before: Saved, save: impl Fn(u64) -> bool) -> baton_sd
         if number % 4 < 2 {
             term.check()?;
         }
-        // Continue even if an effect is refused or lost: the effects of a guest that does not give up are harder for a
-        // host to stop.
+        // Ignore refused and lost effects: a guest that does not give up is harder for a host to stop.
         if n.is_multiple_of(SAVES_EVERY) && save(saved + 1) {
             saved += 1;
         }

@@ -1,5 +1,5 @@
-//! A guest from which the tests make many versions: they replace the name in the compiled component. The name's first
-//! word selects the behavior.
+//! A guest of which the tests make many versions. Its component contains a name, which the tests replace in the
+//! compiled component. The first word of the name selects the behavior.
 
 #![allow(clippy::disallowed_methods, reason = "a guest has no other clock")]
 

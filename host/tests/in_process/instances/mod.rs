@@ -142,7 +142,7 @@ async fn guest_counts_as_killed_if_it_fails_after_refused_write() {
     assert_reported_as_killed("refused").await;
 }
 
-/// The child process of the test below.
+/// Runs in a child process of the test below, which checks how the watchdog ends this process.
 #[test]
 #[ignore = "ends its process"]
 fn watchdog_ends_this_process() {
@@ -180,7 +180,7 @@ fn watchdog_kills_process_whose_last_message_blocks() {
     assert!(longest > D / 50 && longest < D * 7 / 200, "the message had {longest:?} of the 0.07 D after 0.93 D");
 }
 
-/// The child process of the test below.
+/// Runs in a child process of the test below, which checks that the watchdog ends this process.
 #[test]
 #[ignore = "ends its process"]
 fn watchdog_ends_this_process_despite_pauses() {

@@ -101,8 +101,8 @@ async fn store_request_is_repeated_when_it_panics() {
     };
     let (ask, asked) = watch::channel(Shutdown::No);
     let running = tokio::spawn(supervisor.run(asked));
-    // The supervisor reads the lease, acquires it, writes the term and renews the lease. The first request of each kind
-    // panics.
+    // The first request of each kind panics. Wait until the supervisor has repeated the write of its term and a
+    // renewal.
     let kinds = |answered: &HashSet<String>| ["write", "renew"].iter().all(|kind| answered.contains(*kind));
     Patience::of_future(answered.wait_for(kinds)).await.expect("a request is never answered").unwrap();
     ask.send_replace(Shutdown::Requested);

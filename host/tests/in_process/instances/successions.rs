@@ -25,7 +25,8 @@ struct Keeper {
 impl Keeper {
     fn new() -> Self {
         let store = MemoryStore::new(Arc::new(|| Duration::ZERO));
-        // `claim_ahead` is so long that the claim succeeds even on a slow machine.
+        // A stop waits at most `claim_ahead` for the claim of the state. This time is so long that the claim succeeds
+        // even on a slow machine.
         let launcher = Launcher { states: Arc::new(store.clone()), claim_ahead: GUARD, ..launcher("") };
         let module = Module::load(&engine(), &Guest::KeepsHistory.module()).unwrap();
         Self { module, launcher, store }
@@ -109,8 +110,8 @@ async fn stop_is_not_delayed_when_store_does_not_answer() {
     keeper.launcher.claim_ahead = CLAIM_AHEAD;
     let mut first = keeper.start(1, "rest");
     first.wait_for_line("resting in term 1").await;
-    // The store does not answer the next 9 requests. The host therefore keeps retrying the claim for longer than a stop
-    // waits for the claim.
+    // During a stop, the host claims the state for the next term. The store does not answer the next 9 requests, so the
+    // host retries the claim for longer than the stop waits for it.
     (0..9).for_each(|_| keeper.store.fail_next(Fault::Hold));
     assert_eq!(first.stop_for(2).await, End::Done);
     first.wait_for_line("stopped").await;

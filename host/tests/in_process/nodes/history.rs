@@ -5,7 +5,6 @@ use baton_store::{History, PastTerm, VersionedObject, read_history};
 use super::*;
 
 impl Fleet {
-    /// Waits until the history has an entry for `term` that satisfies `test`.
     async fn past_term(&self, term: Term, test: impl Fn(&PastTerm) -> bool) -> PastTerm {
         let waits = async {
             loop {

@@ -66,7 +66,7 @@ struct NodeSettings {
     preempt: bool,
     max_leaderships: Option<usize>,
     pause: Duration,
-    /// The schedule's pattern, in UTC.
+    /// The cron pattern of the scheduled runs, in UTC, if any.
     schedule: Option<&'static str>,
 }
 
@@ -95,7 +95,7 @@ impl Fleet {
         let bytes = component(number);
         let (digest, size) = (Digest::of(&bytes), bytes.len() as u64);
         self.store.put_module(&digest, bytes).await.unwrap();
-        // The store refuses this write if the election already has a list of versions.
+        // If the election already has a list of versions, the store refuses this write, and the list stays as it is.
         let _exists = self.store.write_control(election, None, VersionList::default().encode()).await;
         let publication = Publication { digest, size, by: "me".into(), at: "now".into(), signature: None };
         let edit = |list: &mut VersionList| Ok::<_, EditError>(list.push(publication.clone())?);
@@ -290,7 +290,7 @@ impl TestNode {
         timeout(PATIENCE, self.task).await.expect("the node ends").unwrap();
     }
 
-    /// Ends the node as if its machine had crashed.
+    /// Ends the node without a shutdown, as if its machine had crashed.
     fn crash(self) {
         self.task.abort();
     }
@@ -319,7 +319,7 @@ impl Interceptor<MemoryStore> for Network {
 
 // ---- scripted instances ----
 
-/// Clones of this value share one list of instances.
+/// The instances of all nodes. Clones of this value share one list.
 #[derive(Clone, Default)]
 struct Instances {
     all: Arc<Mutex<Vec<ScriptedState>>>,

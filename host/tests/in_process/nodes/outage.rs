@@ -40,7 +40,7 @@ async fn cut_off_leader_ends_before_another_begins() {
         nodes[leader].network.cut(false);
         last = fleet.instances.latest();
         let leader = nodes.iter().position(|node| node.name == fleet.instances.leader()).unwrap();
-        // Shut the new leader down, so that it hands off in an orderly way, and start its node again.
+        // Restart the new leader's node. The shutdown makes this leader hand off in an orderly way.
         let name = nodes[leader].name.clone();
         nodes.remove(leader).end().await;
         nodes.push(fleet.start(&name));

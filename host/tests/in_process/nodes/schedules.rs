@@ -24,7 +24,8 @@ impl Fleet {
         .await
     }
 
-    /// The due times of the last run that has begun and of the last run that has completed, as the record states them.
+    /// Reads the record. Returns the due time of the last run that has begun, and the due time of the last run that has
+    /// completed.
     async fn recorded(&self) -> (Duration, Duration) {
         let read = self.store.request(&self.elections[0], Op::Read).await;
         let Ok(Reply::Read(snapshot)) = read else { panic!("{read:?}") };

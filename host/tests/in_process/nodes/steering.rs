@@ -75,7 +75,7 @@ async fn lease_is_transferred_to_the_named_node() {
     assert!(matches!(fleet.steer(to("omega")).await, Err(NoEffect::Refused(_))));
     fleet.steer(to("alpha")).await.unwrap();
     for node in [&others[2], &others[0], &others[1]] {
-        // The node may still be ineligible because of the previous transfer, so wait first.
+        // The previous transfer may have made this node ineligible for a while, so wait until it is ready.
         fleet.is_ready(node).await;
         fleet.steer_because(to(&node.name), Some("a test")).await.unwrap();
         let term = fleet.leads(node).await;
@@ -106,7 +106,8 @@ async fn commands_wait_for_expiry_when_leader_is_dead() {
     let (fleet, alpha, [beta, gamma, delta], term) = led_by_alpha(["beta", "gamma", "delta"]).await;
     alpha.crash();
     let transfer = fleet.steer(SteeringCommand::Transfer("beta".to_owned())).await;
-    // When the lease expires, a node that has not read the command yet may acquire the lease before beta does.
+    // If another node has not read the transfer to beta when the lease expires, that node may acquire the lease before
+    // beta does.
     let second = until("a leader", || Some(fleet.instances.latest()).filter(|latest| *latest > term)).await;
     assert_eq!(transfer.is_ok(), fleet.instances.leader() == "beta", "{transfer:?}");
     let mut rest = vec![beta, gamma, delta];
@@ -148,7 +149,7 @@ async fn idle_leader_steps_down_and_keeps_its_pause() {
     fleet.is_ready(&beta).await;
     fleet.steer(SteeringCommand::StepDown(2 * HOUR)).await.unwrap();
     beta.event("next_term", |_| true).await;
-    // If the new leader crashes, its successor also waits until the pause is over before it runs the job again.
+    // If the new leader crashes, its successor also waits for the rest of the pause before it runs the job again.
     let gamma = fleet.start_with("gamma", paused);
     fleet.is_ready(&gamma).await;
     beta.crash();
@@ -174,7 +175,7 @@ async fn damaged_steering_is_reported_once_and_replaced() {
     assert_eq!(fleet.instances.latest(), term, "the known suspension stays in force");
     fleet.steer(SteeringCommand::Resume).await.unwrap();
     fleet.leads(&alpha).await;
-    // No command replaces a steering object that has a newer format.
+    // The object looks as if a newer host had written it. This version cannot read it, so no command may overwrite it.
     fleet.write_steering(Bytes::from_static(b"{\"format\":3,\"suspended\":true}")).await;
     until("the second error", || (errors() == 2).then_some(())).await;
     for command in [SteeringCommand::Resume, SteeringCommand::Suspend, SteeringCommand::StepDown(HOUR)] {
@@ -184,8 +185,8 @@ async fn damaged_steering_is_reported_once_and_replaced() {
     assert_eq!((errors(), alpha.logged("elected").len()), (2, 2));
 }
 
-/// A backup of the steering object contains a suspension that an operator has lifted since. Once the backup is
-/// restored, the suspension is in force again, with its old id.
+/// The operator lifts a suspension, and later restores a backup of the steering object that contains it. The suspension
+/// is then in force again, with its old id.
 #[tokio::test(start_paused = true)]
 async fn restored_suspension_is_in_force() {
     let (fleet, alpha, [], term) = led_by_alpha([]).await;

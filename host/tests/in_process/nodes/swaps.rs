@@ -27,7 +27,8 @@ async fn version_that_traps_is_rolled_back_on_all_nodes() {
     beta.end().await;
     fleet.leads(&gamma).await;
     assert_eq!((fleet.instances.running_module(), fleet.instances.starts_of(bad)), (Some(good), 1));
-    // Another version runs as soon as it is pushed. If the bad version is pushed again, it gets another try.
+    // The rejection only affects the bad version, so a new version runs as soon as it is pushed. If the bad version is
+    // pushed again, the leader tries it again.
     let next = fleet.push(&election, 3).await;
     until("the next version", || fleet.instances.running_module().filter(|running| *running == next)).await;
     fleet.push(&election, 2).await;

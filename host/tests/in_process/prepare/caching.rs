@@ -23,13 +23,14 @@ async fn cached_module_is_not_compiled_again() {
     let cache = folder.path().join("cache");
     let first = with_cache(&cache).prepare(&offer(command(1))).await.unwrap();
     assert!(!first.cached);
-    // The next preparer has the same cache, like a host after a restart, but no working compiler.
+    // The second preparer has the same cache, like a host after a restart, but no working compiler. It can therefore
+    // only use the cache.
     let compiler = Compiler::in_program("/nowhere/baton".into());
     let again = Preparer { compiler: compiler.clone(), ..with_cache(&cache) };
     let second = again.prepare(&offer(command(1))).await.unwrap();
     assert!(second.cached);
     assert_eq!((second.module.kind(), second.module.digest()), (first.module.kind(), first.module.digest()));
-    // Another module is not in the cache.
+    // The preparer cannot prepare a module that is not in the cache, because it has no compiler.
     let refused = again.prepare(&offer(command(2))).await.err().unwrap();
     assert!(matches!(refused, PrepareError::System(_)), "{refused}");
 }

@@ -136,7 +136,7 @@ async fn compilation_stops_at_its_cpu_limit() {
     assert!(matches!(refused, PrepareError::TooSlow(_)) && !refused.may_pass(), "{refused}");
     assert!(refused.to_string().contains("--compile-timeout"), "{refused}");
     assert!(!runs(&process(folder.path()).await));
-    // With a higher limit, the same preparer can still compile another module.
+    // The failure does not break the preparer: with a higher limit, it compiles another module.
     preparer.compile_timeout = ENOUGH;
     preparer.prepare(&offer(command(1))).await.unwrap();
 }
@@ -225,7 +225,7 @@ fn check_and_push_obey_compile_timeout() {
 
 #[tokio::test]
 async fn compiler_ends_when_future_is_dropped() {
-    // This compiler does not notice that its input has been closed.
+    // This compiler does not notice that its input has been closed, so it ends only if something kills it.
     let (folder, preparer) = script("echo $$ >pid.new; mv pid.new pid; exec sleep 600");
     let task = tokio::spawn(async move { preparer.prepare(&offer(command(1))).await.err() });
     let process = process(folder.path()).await;
@@ -295,7 +295,8 @@ async fn broken_compiler_is_reported_with_its_cause() {
         assert!(matches!(refused, PrepareError::Broken(_)), "{lines}: {refused:?}");
         assert!(refused.to_string().contains(says), "{lines}: {refused}");
     }
-    // The kernel's OOM killer sends SIGKILL if a container has less memory than a compiler may use.
+    // Simulates the OOM killer of the kernel, which sends SIGKILL if a container has less memory than a compiler may
+    // use.
     let (_folder, preparer) = script("kill -9 $$");
     let killed = refused(&preparer, command(1)).await;
     assert!(matches!(killed, PrepareError::Killed) && killed.may_pass(), "{killed:?}");
@@ -306,7 +307,8 @@ async fn broken_compiler_is_reported_with_its_cause() {
     let compiler = preparer.compiler.clone().with_min_lifetime(Duration::from_secs(1));
     let preparer = Preparer { compile_timeout: Duration::from_millis(100), compiler, ..preparer };
     assert!(matches!(refused(&preparer, command(1)).await, PrepareError::Starved { .. }));
-    // A compiler that the kernel ends with SIGXCPU is reported like one that notices its CPU limit itself.
+    // If the kernel ends the compiler with SIGXCPU, the preparer reports the same error as for a compiler that notices
+    // its CPU limit itself.
     let (_folder, preparer) = script("kill -XCPU $$");
     assert!(matches!(refused(&preparer, command(1)).await, PrepareError::TooSlow(_)));
 }

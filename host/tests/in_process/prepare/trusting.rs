@@ -68,7 +68,7 @@ async fn module_is_refused_without_trusted_signature() {
     let signature = signer.sign(&bytes);
     assert_eq!(distrust(&preparer, &offer(bytes.clone())).await, Distrust::Unsigned);
     assert_eq!(distrust(&preparer, &signed(bytes.clone(), stranger.sign(&bytes))).await, Distrust::UnknownKey(1));
-    // These signatures are valid, but for another module.
+    // Both signatures were made with the trusted key, but they sign another module.
     assert_eq!(distrust(&preparer, &signed(command(2), signature.clone())).await, Distrust::Wrong);
     assert_eq!(distrust(&preparer, &signed(command(2), signer.sign_legacy(&bytes))).await, Distrust::Wrong);
     for at in [0, 8, bytes.len() / 2, bytes.len() - 1] {
@@ -81,7 +81,8 @@ async fn module_is_refused_without_trusted_signature() {
     let forged = signature.replace("trusted comment: timestamp:", "trusted comment: timestamp:9");
     assert_ne!(forged, signature);
     assert_eq!(distrust(&preparer, &signed(bytes.clone(), forged)).await, Distrust::Wrong);
-    // Put the trusted key's id into a stranger's signature. The id is in the first bytes of the second line.
+    // Forge a signature: a stranger signs, but the signature names the id of the trusted key. The id is in the first
+    // bytes of the second line.
     let (own, strange) = (line(&signature, 1), line(&stranger.sign(&bytes), 1));
     let forged = stranger.sign(&bytes).replace(&strange, &format!("{}{}", &own[..12], &strange[12..]));
     let refused = distrust(&preparer, &signed(bytes.clone(), forged)).await;
@@ -108,7 +109,7 @@ async fn key_rotation_works_while_both_keys_are_trusted() {
     later.prepare(&by_new).await.unwrap();
     assert_eq!(distrust(&later, &by_old).await, Distrust::UnknownKey(1));
 
-    // The two keys may also be in one file.
+    // A single file may hold both keys.
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("keys");
     let keys = [old.public(), new.public()].map(|file| std::fs::read_to_string(file).unwrap());

@@ -34,7 +34,8 @@ async fn completed_future_returns_its_output() {
 
 #[test]
 fn patience_lasts_while_a_build_makes_progress() {
-    // A grandchild of this process, like a compiler that a host has started.
+    // The inner shell is a grandchild of this process, like a compiler that a host has started. Its CPU time counts as
+    // progress.
     let mut host = Command::new("sh")
         .args(["-c", "sh -c 'while :; do :; done' & echo $!; wait"])
         .stdout(Stdio::piped())

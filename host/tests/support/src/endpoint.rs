@@ -10,7 +10,7 @@ use crate::server::free_port;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Endpoint(pub SocketAddr);
 
-/// An answer, which may be incomplete.
+/// An answer to an HTTP request. It is incomplete if the connection closed too early.
 #[derive(Debug)]
 pub struct Answer {
     /// The HTTP status, or 0 if the answer has none.

@@ -60,8 +60,9 @@ pub fn scratch() -> &'static Path {
     &FOLDER
 }
 
-/// A loopback address that no other process of a test run uses. If a client retries the port of a killed node, it never
-/// reaches a node of another test. Linux keeps process ids below 2^22, so the second octet stays below 128.
+/// A loopback address that no other process of a test run uses, because it contains this process's id. If a client
+/// retries the port of a killed node, it never reaches a node of another test. Linux keeps process ids below 2^22, so
+/// the second octet stays below 128.
 pub fn loopback() -> Ipv4Addr {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, 64 | high, middle, low)

@@ -4,7 +4,7 @@
 /// same code, but a different digest.
 pub fn section(contents: impl AsRef<[u8]>) -> Vec<u8> {
     let contents = contents.as_ref();
-    // The section's id, its size, the length of its name, its name, and its contents.
+    // A section consists of its id, its size, the length of its name, its name, and its contents.
     let size = u8::try_from(2 + contents.len()).ok().filter(|size| *size < 0x80).expect("a short text");
     [&[0, size, 1, b'v'], contents].concat()
 }

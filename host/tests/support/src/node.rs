@@ -40,7 +40,7 @@ pub struct Event {
     pub term: u64,
     /// The line as the host wrote it.
     pub raw: String,
-    /// The event's fields.
+    /// All fields of the event, or null if the line is not JSON.
     pub fields: Value,
 }
 
@@ -144,7 +144,8 @@ impl Journal {
         let mut repeated = 0;
         let events = self.events();
         for (i, event) in events.iter().enumerate() {
-            // Guests print many lines. From each series of output lines, keep only the first and the last.
+            // Guests print many lines, which would hide the other events. From each series of output lines, keep only
+            // the first and the last.
             let is_output = |e: Option<&Event>| e.is_some_and(|e| e.name == "output" && e.from == event.from);
             if is_output(Some(event)) && i > 0 && is_output(events.get(i - 1)) && is_output(events.get(i + 1)) {
                 repeated += 1;
@@ -423,7 +424,7 @@ impl Node {
         });
     }
 
-    /// Only SQLite takes locks of this kind.
+    /// Returns the POSIX record locks that the host holds. In a host, only SQLite takes such locks.
     fn record_locks(&self) -> Vec<String> {
         let locks = std::fs::read_to_string("/proc/locks").expect("the system lists its locks");
         let pid = self.pid().to_string();

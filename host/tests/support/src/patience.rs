@@ -97,10 +97,11 @@ impl Patience {
     }
 }
 
-/// The counted time and the progress since this process took its first reading.
+/// The time that counts toward timeouts, and the progress of builds, since this process took its first reading.
 #[derive(Clone, Copy, Default)]
 struct Meter {
-    /// Elapsed time. From each interval between two readings, the longest wait of a thread for a CPU is subtracted.
+    /// Elapsed time without the waits for a CPU. For each interval between two readings, the longest wait of any thread
+    /// is subtracted.
     available: Duration,
     /// CPU time of compilers and builds, in the kernel's clock ticks. These processes exit by themselves, or when they
     /// exceed their host's limits. Hosts and emulators never exit by themselves, so their CPU time is not included.

@@ -83,7 +83,7 @@ impl Drop for Proxy {
             state.close();
             self.shared.changed.notify_all();
         }
-        // Wakes the acceptor.
+        // The acceptor waits for connections. This connection wakes it, so that it exits.
         let _ = TcpStream::connect(self.address);
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();

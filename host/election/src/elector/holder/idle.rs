@@ -1,7 +1,8 @@
 //! Scheduled runs: the choice of the next run, and the time without an instance between two runs.
 //!
-//! A run repeats until it completes. The record names the run's due time as `begun` together with the term that begins
-//! the run, and as `completed` before the next term. A due time that is only `begun` runs again.
+//! A run repeats until it completes. The write that begins the run's term also records the run's due time as `begun`.
+//! After the run has completed, and before the next term, the holder records the due time as `completed`. If a due time
+//! is recorded only as `begun`, its run begins again.
 
 use core::time::Duration;
 
@@ -118,7 +119,7 @@ impl Context {
         if let Some(due) = skipped {
             progress.from = due;
         }
-        // The operator's clock may be ahead of this node's clock.
+        // Accept a trigger up to `missed_after` in the future: the operator's clock may be ahead of this node's clock.
         let trigger = trigger.filter(|at| *at > base && *at <= wall + schedule.missed_after);
         let due = due.max(trigger);
         if let Some(due) = due {
@@ -132,7 +133,8 @@ impl Context {
             return NextActivity::Serve;
         }
         match after_now {
-            // A node with a slightly faster clock has just begun this run.
+            // The progress already includes the next due time on this clock: the clock of the node that began that run
+            // was slightly faster. So wait for the due time after it.
             Some(due) if due == base => NextActivity::Wait((schedule.next)(&schedule.text, base)),
             Some(due) if due < base => {
                 self.report(Report::ProgressAhead { recorded: base, due });

@@ -73,9 +73,9 @@ enum Stage {
     Noting { rest: Duration },
     /// No instance is running, and the next term is due at `until`.
     Resting { until: Time },
-    /// This node leads without an instance until the next due time of the schedule, which is a wall-clock time since
-    /// the Unix epoch. `None` if the schedule has no further due time.
-    /// `since` is the wall-clock time at which it was chosen.
+    /// This node leads without an instance until `due`, the next due time of the schedule, as wall-clock time since the
+    /// Unix epoch. `due` is `None` if the schedule has no further due time. `since` is the wall-clock time at which
+    /// this node chose `due`.
     Idle { due: Option<Duration>, since: Duration },
 }
 

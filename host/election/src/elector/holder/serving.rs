@@ -42,8 +42,8 @@ pub(super) struct Killed {
     pub(super) counted_from: Time,
     /// The time of the last call of [`Holding::check_killed_instance`].
     pub(super) seen: Now,
-    /// True if the kill timeout started at a kill or a wake-up after the host was paused past the deadline. The timeout
-    /// is then not restarted again.
+    /// True if the kill timeout has started, or started again, after a pause of the host that lasted past the deadline.
+    /// The timeout then never starts again.
     after_a_pause: bool,
 }
 

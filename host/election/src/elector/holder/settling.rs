@@ -9,7 +9,8 @@ use super::{Holding, Stage};
 use crate::port::Report;
 use crate::request::{Op, Reply, StoreError};
 
-/// A wait for another instance to end. The times are on the clock of `Now::least`.
+/// A wait, under a lease that this node holds, until another instance has ended. `since` and `until` are times on the
+/// clock of `Now::least`, because a faster clock could end the wait too early.
 #[derive(Debug, Clone, Copy, Hash)]
 pub(super) struct Settling {
     pub(super) since: Duration,
@@ -32,7 +33,7 @@ impl Holding {
         if self.is_due(context, Timer::Recall)
             && let Stage::Recalling { pending, .. } = &mut self.stage
         {
-            // A recall may take longer than a renewal. Retry it less often, so that it does not delay the renewals.
+            // A recall may take longer than a renewal, so it does not get the short timeout of a renewal.
             *pending = Some(context.request(Op::Recall, STANDBY_TIMEOUT));
         }
     }

@@ -71,7 +71,8 @@ impl Holding {
             record.paused_until = paused_until;
             record.failures = failures;
             record.outcome = outcome;
-            // The record may name a version that was replaced before it was served.
+            // The record may name a version that was replaced before it was served. Name the version to which this
+            // outcome belongs.
             record.module = Some(version.digest.clone());
             self.writer.want(record, Purpose::Note, context.time());
         }
@@ -131,7 +132,8 @@ impl Holding {
             Stage::Noting { rest } if !self.writer.is_busy() => {
                 self.stage = Stage::Resting { until: context.time() + rest };
             }
-            // The planned module has changed since the term was written, so the term names the wrong module.
+            // The planned module has changed since the term was written, so this term names the wrong module. Begin
+            // another term.
             Stage::Claimed if !self.is_claimed(context) => self.stage = Stage::Resting { until: context.time() },
             _ => {}
         }
@@ -166,7 +168,8 @@ impl Holding {
 
     pub(super) fn claim(&mut self, context: &mut Context) {
         let mut record = context.next_record(self.writer.record(), self.length);
-        // The streak's module ran last. Its failures count even if the record has since named another module.
+        // `streak` counts the failures of the module that ran last. These failures count even if the record has since
+        // named another module.
         if self.streak.module == record.module {
             record.failures = self.streak.failures;
         }
@@ -206,8 +209,8 @@ impl Holding {
             return;
         }
         if runs {
-            // The run may still complete while its instance stops. Only then is it known whether the next term repeats
-            // the run.
+            // The run may still complete while its instance stops. If it completes, the next term must not repeat the
+            // run. So the holder cannot write the next term before the instance has ended.
             let message = replacement(context);
             return self.stop(context, StopReason::Replaced, &message);
         }

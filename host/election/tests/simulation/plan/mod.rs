@@ -379,12 +379,13 @@ pub const HEALTHY: Life = Life {
 /// Host, incarnation, and the number of the request or instance.
 pub type Key = (usize, u32, u64);
 
-/// The many small decisions that are not drawn in advance.
+/// The fate of each request and the life of each instance in the run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Details {
-    /// Each decision is computed from the seed and a key.
+    /// Computes the fate of a request, or the life of an instance, from the seed and the [`Key`] of the request or
+    /// instance. The rates of faults are those in `Weather`.
     Drawn(Weather),
-    /// The decisions that differ from those of a run without faults, by key.
+    /// The fates and lives that differ from those of a run without faults.
     Written { fates: BTreeMap<Key, Fate>, lives: BTreeMap<Key, Life> },
 }
 

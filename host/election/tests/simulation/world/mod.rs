@@ -32,8 +32,8 @@ pub use steering::Heard;
 
 /// A host repeats a lost announcement after this time.
 const ANNOUNCED_AGAIN: Duration = Duration::from_secs(10);
-/// First number of the recalls in a [`Key`]. Announcements and claims start at the next two constants, and all other
-/// requests start at 0.
+/// Number of the first recall in a [`Key`]. Each kind of request has its own range of numbers: announcements and claims
+/// start at the next two constants, and all other requests start at 0.
 const RECALLS: u64 = 1 << 32;
 const ANNOUNCEMENTS: u64 = 2 << 32;
 const CLAIMS: u64 = 3 << 32;
@@ -63,7 +63,7 @@ pub struct World {
     steering: Steering,
     outside: Option<LeaseId>,
     pub coverage: Coverage,
-    /// The plan's decisions that differ from those of a run without faults.
+    /// The fates of requests, and below them the lives of instances, that differ from those of a run without faults.
     pub fates: BTreeMap<Key, Fate>,
     pub lives: BTreeMap<Key, Life>,
     /// A readable text for each event, recorded only on request.
@@ -128,7 +128,6 @@ enum Event {
     Claim {
         key: Key,
     },
-    /// An instance's own thread reads the deadline.
     ReadsItsDeadline {
         key: Key,
     },
@@ -445,16 +444,18 @@ impl World {
     // ---- processes ----
 
     fn start_process(&mut self, host: usize) -> Checked {
-        // After the object was deleted, a new process knows only the terms in the state and in announcements. The
-        // process may therefore not know the term of a running instance. By design, the process would then not wait for
-        // that instance. An operator who deletes the object must not start a host in this situation.
+        // After the object was deleted, a new process knows only the terms in the state and in announcements. If the
+        // term of a running instance is not among them, the process would not wait for that instance. This is by
+        // design: an operator who deletes the object must not start a host in this situation. So start the process
+        // later.
         let witnessed = self.witnessed();
         if self.deleted && self.running().iter().any(|one| one.term > witnessed) {
             self.push(self.now + Duration::from_secs(1), Event::Start { host });
             return Ok(());
         }
         if self.deleted {
-            // The new process continues from the highest of these terms, or from 0 if there are none.
+            // The new process continues from the highest term in the state and in announcements, or from 0 if there is
+            // none.
             self.history.deleted(witnessed);
         }
         let machine = &mut self.hosts[host];

@@ -142,7 +142,8 @@ impl World {
     }
 
     fn run_is_due(&mut self, host: usize, incarnation: u32, term: Term, run: Option<ScheduledRun>) -> Checked {
-        // A host with a faster clock may have begun the run that this instance repeats.
+        // Use the fastest of the hosts' wall clocks: if this instance repeats a run, a host with a faster clock may
+        // have begun that run.
         let wall = self.wall(self.hosts.len());
         let Some(schedule) = &self.plan.schedule else {
             return if run.is_some() { broken("runs_when_due", format!("{run:?} without a schedule")) } else { Ok(()) };

@@ -185,7 +185,7 @@ impl Operator<'_> {
         self.begin().known().await
     }
 
-    /// Includes the announcements of nodes that have exited.
+    /// Returns the nodes' announcements, including those of nodes that have exited.
     pub(super) async fn nodes(&self) -> Result<Vec<Announcement>, NoEffect> {
         self.begin().nodes().await
     }
@@ -198,7 +198,8 @@ impl Operator<'_> {
 struct CommandRun<'a> {
     operator: &'a Operator<'a>,
     deadline: Instant,
-    /// True once the command is in the store, where nodes can read it.
+    /// True once the command has been written to the store, or once the request to break the lease is being sent. After
+    /// that, an error of the store does not mean that the command has no effect.
     asked: AtomicBool,
 }
 
@@ -211,7 +212,7 @@ impl<'a> Deref for CommandRun<'a> {
 }
 
 impl CommandRun<'_> {
-    /// Converts the store's errors to [`NoEffect::NotYet`] if the command is already in the store.
+    /// Converts the store's errors to [`NoEffect::NotYet`] if they occur after the command was sent (see `asked`).
     fn conclude(&self, result: SteerResult) -> SteerResult {
         let error =
             match result {
@@ -295,7 +296,8 @@ impl CommandRun<'_> {
                 )));
             };
             let leader = self.read_lease().await?.leader();
-            // A node that has not read the command yet could still acquire the lease.
+            // Wait, for a limited time, until all nodes have confirmed the suspension: a node that has not read the
+            // command yet could still acquire the lease.
             let nodes = self.nodes().await?;
             let now = now_by_leader(before.leader().as_ref(), &nodes);
             let unconfirmed = unconfirmed(now, &nodes, &asked.mark(), &[]);
@@ -363,8 +365,8 @@ impl CommandRun<'_> {
                 ));
             }
             let nodes = self.nodes().await?;
-            // An announcement from before the command confirms nothing, even if it has the same mark: its node may have
-            // exited.
+            // An announcement from before the command does not confirm the command, even if it has the same mark,
+            // because its node may have exited since.
             let now = now();
             let unconfirmed = unconfirmed(now, &nodes, &asked.mark(), &before);
             if !nodes.iter().any(|said| could_lead(now, said)) && unconfirmed.is_empty() {
@@ -404,7 +406,7 @@ impl CommandRun<'_> {
                 rfc3339_seconds(run.due)
             )));
         }
-        // Each run needs a due time of its own.
+        // Each run needs its own due time, later than the due times of the recorded runs.
         let due = wall().max(progress.base() + Duration::from_secs(1));
         if due > wall() + TRIGGERED_AHEAD {
             return Err(NoEffect::Refused(format!(
@@ -448,7 +450,8 @@ impl CommandRun<'_> {
             LeaseState::Held => match (&seen.record, seen.leader()) {
                 (None, _) => true,
                 (_, Some(leader)) => return Err(NoEffect::Refused(held_by_host(election, &leader, &seen))),
-                // A host that has just acquired the lease will soon write the record, so wait until the record changes.
+                // The record names no leader. Either another client holds the lease, or a host has just acquired it and
+                // will soon write the record. So wait until the record changes.
                 (Some(record), None) => {
                     let writes = record.lease.max(Duration::from_secs(5));
                     let version = seen.version.clone();
@@ -557,7 +560,7 @@ impl CommandRun<'_> {
         })
     }
 
-    /// Sends hints after the change, and returns the mark that identifies the new commands.
+    /// Changes the steering object, and then sends hints. Returns the mark that identifies the new commands.
     async fn edit(
         &self,
         change: impl Fn(Result<Steering, SteeringError>) -> Result<Steering, SteeringError>,
@@ -572,7 +575,7 @@ impl CommandRun<'_> {
         Ok(mark)
     }
 
-    /// Sends no hints.
+    /// Changes the steering object without sending hints.
     async fn edit_with<T>(
         &self,
         change: impl Fn(Result<Steering, SteeringError>) -> Result<(Steering, T), EditError>,
@@ -617,7 +620,8 @@ impl CommandRun<'_> {
         })
     }
 
-    /// Returns `None` if the lease does not pass the test before the deadline.
+    /// Reads the lease until it passes the test. Returns `None` if the lease does not pass the test before the
+    /// deadline.
     async fn wait_until(
         &self,
         deadline: Instant,
@@ -676,8 +680,8 @@ fn replaced_by(request: &Request, asked: &Steering) -> Option<String> {
     Some(format!("a later command replaced the request: {}, by {}", escape(&what), escape(&other.order.told())))
 }
 
-/// Returns the live nodes that support steering but have not confirmed this mark. An announcement that is also in
-/// `before` does not count as a confirmation.
+/// Returns the live nodes that support steering but have not confirmed the commands with this mark. An announcement
+/// that is also in `before` does not count as a confirmation, because its node may have exited since.
 pub(super) fn unconfirmed<'a>(
     now: OffsetDateTime,
     nodes: &'a [Announcement],
@@ -709,8 +713,9 @@ fn held_by_host(election: &ElectionName, leader: &Leader, seen: &LeaseView) -> S
     )
 }
 
-/// Returns the current time, for judging the age of announcements. If this machine's clock is ahead of the leader's
-/// clock, returns the latest time that the leader's clock may show now.
+/// Returns the time against which to check the age of announcements. If this machine's clock is ahead of the leader's
+/// clock, this is the latest time that the leader's clock may show now: one announcement interval after the time of the
+/// leader's last announcement.
 fn now_by_leader(leader: Option<&Leader>, nodes: &[Announcement]) -> OffsetDateTime {
     let said = leader.and_then(|leader| nodes.iter().find(|said| said.incarnation == leader.incarnation)?.when());
     said.map_or_else(now, |said| now().min(said + ANNOUNCEMENT_INTERVAL))

@@ -25,7 +25,7 @@ fn operator<'a>(store: &'a MemoryStore, election: &'a ElectionName) -> Operator<
     }
 }
 
-/// Announces a node that could lead, and that has confirmed this mark.
+/// Announces a node that could lead, and that has confirmed the commands with this mark.
 async fn announce(store: &MemoryStore, node: &str, mark: &str) -> Announcement {
     let holds = vec![baton_store::Digest::of(b"")];
     let version = "0.1.0".to_owned();

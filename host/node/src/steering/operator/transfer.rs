@@ -47,7 +47,8 @@ impl CommandRun<'_> {
             let (seen, nodes) = (self.read_lease().await?, self.nodes().await?);
             self.refuse_unknown_election(&seen, &nodes).await?;
             let (last, before) = (seen.term(), seen.leader());
-            // The target may not have read yet that the election was resumed.
+            // If the target's announcement still says `suspended`, wait: the target may not have read yet that the
+            // election was resumed.
             let named = nodes.iter().find(|announcement| announcement.node == to);
             let is_behind = named.is_some_and(|announcement| announcement.ineligible.as_deref() == Some("suspended"));
             if !is_behind || Instant::now() >= confirm_by {
@@ -102,7 +103,7 @@ impl CommandRun<'_> {
         let taken = self.wait_until(deadline, |seen| match seen.leader() {
             Some(leader) if leader.incarnation == target => true,
             // The previous leader counts as a new leader only if it gave up the lease in between. A higher term alone
-            // proves nothing, because the term may be under the same lease.
+            // proves nothing, because a leader can begin another term under the same lease.
             Some(leader)
                 if leader.term > last
                     && (is_given_up || before.as_ref().is_none_or(|one| one.incarnation != leader.incarnation)) =>
@@ -174,7 +175,8 @@ impl CommandRun<'_> {
                 announcement.at
             ));
         }
-        // Refuse only for these reasons: all others end when the target reads this request.
+        // Refuse only for these reasons. All other reasons (a step-down, an earlier transfer) end when the target reads
+        // this request.
         if let Some(why) = announcement
             .ineligible
             .as_ref()

@@ -1,8 +1,9 @@
 //! Opens connections to granted servers, and checks the gate on each write.
 //!
-//! hyper speaks HTTP over sockets that this module opens. The default handler of `wasmtime-wasi-http`, and clients such
-//! as `reqwest`, open their own sockets. The gate could not check writes below TLS on these sockets. After a kill, the
-//! kernel would also send the data that it has buffered, instead of resetting the connection.
+//! This module opens the sockets itself, and hyper speaks HTTP over them. Clients such as `reqwest`, and the default
+//! handler of `wasmtime-wasi-http`, open their own sockets. With such a client, the gate could not check each write of
+//! encrypted data. After a kill, the kernel would also still send the data that it has buffered, instead of resetting
+//! the connection.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -162,9 +163,9 @@ impl Gated {
         Ok((Self { tcp, gate: Arc::clone(gate), signals: signals.clone() }, signals))
     }
 
-    /// Connects with a linger time of zero, so that closing the socket resets the connection. The linger time must be
-    /// set in advance, since a killed process cannot set it. Without it, the kernel would still send the buffered data
-    /// after a kill.
+    /// Connects with a linger time of zero, so that closing the socket resets the connection. Otherwise, the kernel
+    /// would still send the buffered data after a kill. The linger time must be set in advance, since a killed process
+    /// cannot set it.
     async fn open(address: SocketAddr) -> io::Result<TcpStream> {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         socket.set_zero_linger()?;
@@ -183,8 +184,8 @@ impl Gated {
 impl Drop for Gated {
     fn drop(&mut self) {
         if !self.signals.0.is_in_flight.load(Ordering::Acquire) && !self.gate.remaining().is_zero() {
-            // Close the connection gracefully. If this call fails, the kernel resets the connection. No data is lost,
-            // since no request is in flight.
+            // Turn lingering off, so that the connection is closed gracefully. If this call fails, the kernel resets
+            // the connection, which loses no data, since no request is in flight.
             #[expect(deprecated, reason = "closing blocks with a time to linger, and this takes that away")]
             let _ = self.tcp.set_linger(None);
         }
@@ -224,7 +225,8 @@ impl AsyncWrite for Gated {
         self.pass()?;
         let ended = Pin::new(&mut self.tcp).poll_shutdown(cx);
         if matches!(ended, Poll::Ready(Ok(()))) {
-            // All data has been sent, so there is no need to reset the connection.
+            // The runner has closed its side of the connection after sending all data, so there is no need to reset the
+            // connection.
             self.signals.set_in_flight(false);
         }
         ended

@@ -1,7 +1,8 @@
 //! One request and its response on one connection, and the pool of idle connections.
 //!
-//! The future that waits for a response's head also drives the connection. So a request needs one task, and a second
-//! task only if the body arrives later. Nothing drives an idle connection, so the next request first checks that the
+//! hyper splits a connection into a sender and a driver, which is a future that reads and writes the socket. Here, the
+//! future that waits for a response's head also polls the driver. So a request needs one task, and a second task only
+//! if the body arrives later. Nothing polls the driver of an idle connection, so the next request first checks that the
 //! server has not closed the connection. This module does not use the pool in `hyper-util`, which starts a task for
 //! each connection. That pool may also reuse a connection for a grant that allows fewer addresses.
 
@@ -37,7 +38,7 @@ pub(super) struct Admitted {
     pub(super) waits: Waits,
 }
 
-/// A future that drives a connection from the arrival of the response's head until the whole response has arrived.
+/// A future that drives a connection after the response's head has arrived, until the whole response has arrived.
 pub(super) type ConnectionDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Sends a request on an idle connection if there is one, or else on a new connection. Returns the response and, if its
@@ -63,8 +64,8 @@ pub(super) async fn run(
         let is_kept = kept.is_some();
         let mut connection = match kept.take() {
             Some(connection) => connection,
-            // Box the future of `open`. The future is large and rarely needed, and every request would move an unboxed
-            // future.
+            // Box the future of `open`, which is large. Without the box, every request would move this future, although
+            // most requests reuse a connection.
             None => Box::pin(open(&shared, origin, reach, waits)).await?,
         };
         connection.signals.set_in_flight(true);
@@ -98,8 +99,8 @@ pub(super) async fn run(
     Ok((response, Some(Box::pin(rest))))
 }
 
-/// Copies the header values. Without the copies, the values would be slices of hyper's 64 KiB read buffer, and would
-/// keep the whole buffer in memory.
+/// Copies the header values into allocations of their own. hyper returns each value as a slice of its 64 KiB read
+/// buffer, so a single value would keep the whole buffer in memory.
 fn let_go_of_the_buffer(headers: &mut HeaderMap) {
     for value in headers.values_mut() {
         let is_sensitive = value.is_sensitive();
@@ -111,7 +112,7 @@ fn let_go_of_the_buffer(headers: &mut HeaderMap) {
     }
 }
 
-/// A connection in use. [`Driven::end`] returns it to the pool if it is reusable.
+/// A connection whose response is still arriving. [`Driven::end`] returns the connection to the pool if it is reusable.
 struct Driven {
     connection: Box<Connection>,
     shared: Arc<HttpShared>,
@@ -163,11 +164,11 @@ struct Unanswered {
 
 pub(super) struct Connection {
     origin: Origin,
-    /// The addresses that were allowed when the connection was opened.
+    /// The addresses that the grants allow for the request that opened the connection.
     reach: AddressReach,
     sender: http1::SendRequest<WasiBody>,
     driver: http1::Connection<TokioIo<Box<dyn Io>>, WasiBody>,
-    /// The timer that first limits connecting, and then the wait for each response.
+    /// The timer for the current timeout: first for connecting, and then for each response.
     wait: Wait,
     signals: Signals,
     /// True once the driver has ended. An ended driver must not be polled.
@@ -236,7 +237,8 @@ impl Idle {
                     kept.iter().rposition(|connection| (&connection.origin, connection.reach) == (origin, reach))?;
                 kept.swap_remove(at)
             };
-            // Poll the connection, to notice if the server has closed it. A server sends no data on an idle connection.
+            // Poll the connection to notice if the server has closed it. A correct server sends no data on an idle
+            // connection, so no data is lost.
             connection.signals.ask_kernel();
             if connection.poll_finished(&mut Context::from_waker(Waker::noop())) == Poll::Ready(true) {
                 return Some(connection);

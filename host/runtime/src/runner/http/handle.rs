@@ -101,7 +101,8 @@ fn request_of(asked: HostOutgoingRequest) -> Result<Request<WasiBody>, Error> {
     Ok(request)
 }
 
-/// Returns the handle of a task that never runs, for a wasmtime type that requires a handle.
+/// Returns the handle of an empty task. The wasmtime type for a response requires a handle, even if the whole response
+/// has arrived and no task is left.
 fn nothing() -> AbortOnDropJoinHandle<()> {
     LocalSet::new().spawn_local(async {}).into()
 }

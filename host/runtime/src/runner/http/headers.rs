@@ -14,7 +14,8 @@ const OURS: &[u8] = b"baton-";
 pub(super) struct Stamp([(HeaderName, HeaderValue); 3]);
 
 impl Stamp {
-    /// Names of elections and nodes are always valid header values, so the fallback is unused.
+    /// Creates the headers for a term. The names of elections and nodes are always valid header values, so the empty
+    /// fallback is never used.
     pub(super) fn new(election: &str, term: u64, node: &str) -> Self {
         let value = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
         Self([(ELECTION, value(election)), (TERM, HeaderValue::from(term)), (NODE, value(node))])
@@ -53,7 +54,8 @@ pub(super) fn is_forbidden(name: &HeaderName) -> bool {
         || DEFAULT_FORBIDDEN_HEADERS.iter().any(|word| is_disguised(word.as_str()))
 }
 
-/// Normalizes a byte of a header name as the most lenient servers do.
+/// Normalizes a byte of a header name as the most lenient servers do: letters become lower case, and every byte that is
+/// not a letter or digit becomes `-`.
 pub(super) fn plain(byte: u8) -> u8 {
     if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' }
 }

@@ -76,7 +76,8 @@ impl Waits {
 
 /// A restartable timeout for an operation on a connection.
 ///
-/// A new timer wakes a thread, but a timer that is reset costs almost nothing. So [`Wait::restart`] reuses the timer.
+/// Creating a timer wakes a thread, but resetting a timer costs almost nothing. So [`Wait::restart`] resets the timer
+/// that [`Wait::new`] created.
 pub(super) struct Wait {
     timer: Pin<Box<Sleep>>,
     begin: Time,

@@ -90,7 +90,8 @@ impl HttpPolicy {
     }
 }
 
-/// The runner creates the client before the instance.
+/// The part of the HTTP client that does not depend on a term. The runner creates it in advance, before there is an
+/// instance.
 #[derive(Clone)]
 pub(crate) struct Client {
     policy: Arc<HttpPolicy>,
@@ -172,7 +173,7 @@ impl WasiHttpHooks for Hooks {
         WRITE_AHEAD
     }
 
-    /// Never called, since `handle` makes the requests itself.
+    /// Wasmtime's own handler would call this method. The method is never called, since `handle` replaces that handler.
     fn send_request(
         &mut self,
         _: Request<WasiBody>,

@@ -37,8 +37,8 @@ impl HttpAccess<'_> {
         self.http.view(&mut self.held.table)
     }
 
-    /// Reserves memory for `more` bytes of fields and for a copy of the existing fields. If the list is shared,
-    /// wasmtime copies the list before a change.
+    /// Reserves memory for a change that adds `more` bytes of fields. Also reserves memory for a copy of the existing
+    /// fields, since wasmtime copies a shared list before it changes the list.
     fn copy(&mut self, fields: &Resource<FieldMap>, more: usize) -> wasmtime::Result<()> {
         let copied = of_fields(self.held.table.get(fields)?);
         Ok(self.held.keep(copied + more)?)

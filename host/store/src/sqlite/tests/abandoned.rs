@@ -133,7 +133,8 @@ async fn lease_without_a_begun_term_is_not_abandoned() {
         drop(one);
         assert_eq!(state(&other.store).await, LeaseState::Held);
     }
-    // Here, the note is about an earlier term, under another lease id.
+    // In this folder, the holder has acquired the lease again under another id, but has not written a record since. Its
+    // note is therefore about an earlier term.
     let folder = made().await;
     let (one, other) = (Host::new(&folder, "one"), Host::new(&folder, "other"));
     one.holds(1, one.record(1)).await;
@@ -153,7 +154,8 @@ async fn lease_is_not_abandoned_when_an_older_host_voided_the_note() {
     settled(&one.store, Op::Release { id: id(1) }).await.unwrap();
     let record = one.record(2);
     drop(one);
-    // The older host acquires the lease, and writes a record with the incarnation of the host `one`.
+    // The older host acquires the lease under another id, and writes a record with the incarnation of the host `one`.
+    // The note of `one` must not count, because it contains the earlier id.
     let seen = version(&before).await;
     acquires(&before, 2, seen.clone(), None).await.unwrap();
     assert_eq!(state(&other.store).await, LeaseState::Held);

@@ -272,8 +272,8 @@ async fn claim_made_ahead_sends_no_request() {
     assert_eq!(bench.counter.requests.load(Ordering::SeqCst), requests);
     second.commit(n(3)).await.unwrap();
     assert_eq!(bench.n().await, Some(3));
-    // The old instance left its document to the next claim in this process, but the second instance has already used
-    // it.
+    // The old instance left its document to the next claim for term 2, and the second instance has already used this
+    // document. A second claim for term 2 must fail.
     assert_eq!(bench.claim(2).await.err(), Some(ClaimError::Superseded(2)));
     bench.claim(3).await.unwrap();
 }
