@@ -236,7 +236,7 @@ pub(super) async fn resume(
     let election = known(&asked, &election)?;
     let ResumeCall { timeout_s } = body(request).await?;
     let call = Call::new(&asked, election, None, timeout_s)?;
-    Ok(call.answer(&SteeringCommand::Resume).await)
+    Ok(call.answer(&SteeringCommand::Resume { skip_missed: false }).await)
 }
 
 /// Makes the named node lead. If that node does not acquire the lease soon, the previous leader may continue.

@@ -529,6 +529,23 @@ Example:
     Resume {
         #[command(flatten)]
         of: SteeringOf,
+        /// Do not run the scheduled runs that became due during the suspension
+        #[arg(long)]
+        skip_missed: bool,
+    },
+    /// Set the time from which a schedule counts
+    ///
+    /// The next run is the first one that is due after this time. With a time in the past, runs after it count as
+    /// missed, even if they are completed. A run that has begun and is not completed is not repeated.
+    #[command(after_help = "\
+Example:
+  baton schedule nightly-report --from now")]
+    Schedule {
+        #[command(flatten)]
+        of: SteeringOf,
+        /// `now`, or a time such as 2026-11-29T02:00:00+01:00
+        #[arg(long, value_name = "TIME")]
+        from: String,
     },
     /// Make a specific node the leader
     ///

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use baton_base::clock::wall;
 use baton_election::ElectionName;
 use baton_store::StoreUrl;
 use baton_store::steering::LONGEST_STEP_DOWN;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 use super::args::{SteerCommand, SteeringOf};
 use super::{Command, Stop, election_argument};
@@ -39,7 +42,8 @@ pub(super) fn command(arguments: SteerCommand, around: &Environment) -> Result<C
             (of, reason.reason, SteeringCommand::StepDown(period))
         }
         SteerCommand::Suspend { of, reason } => (of, reason.reason, SteeringCommand::Suspend),
-        SteerCommand::Resume { of } => (of, None, SteeringCommand::Resume),
+        SteerCommand::Resume { of, skip_missed } => (of, None, SteeringCommand::Resume { skip_missed }),
+        SteerCommand::Schedule { of, from } => (of, None, SteeringCommand::ScheduleFrom(time("--from", &from)?)),
         SteerCommand::Transfer { of, to, reason } => (of, reason.reason, SteeringCommand::Transfer(to)),
         SteerCommand::Trigger { of, reason } => (of, reason.reason, SteeringCommand::Trigger),
         SteerCommand::BreakLease { of } => (of, None, SteeringCommand::Break),
@@ -56,6 +60,19 @@ pub(super) fn command(arguments: SteerCommand, around: &Environment) -> Result<C
         timeout: duration("--timeout", &timeout)?,
         by: around.user_at_host(),
     }))
+}
+
+/// Parses `now` or a time in RFC 3339, as the time since the Unix epoch.
+fn time(flag: &str, text: &str) -> Result<Duration, ConfigError> {
+    if text == "now" {
+        return Ok(wall());
+    }
+    let parsed = OffsetDateTime::parse(text, &Rfc3339).ok();
+    let seconds = parsed.and_then(|time| u64::try_from(time.unix_timestamp()).ok());
+    seconds.map(Duration::from_secs).ok_or_else(|| {
+        let problem = format!("{text:?} is not a time: write `now`, or a time such as 2026-11-29T02:00:00+01:00");
+        ConfigError::of_argument(flag, problem)
+    })
 }
 
 fn duration(flag: &str, text: &str) -> Result<Duration, ConfigError> {

@@ -9,6 +9,8 @@
 use std::time::Duration;
 
 use baton_election::ElectionName;
+#[cfg(doc)]
+use baton_election::Progress;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -19,8 +21,8 @@ use baton_base::clock::{rfc3339, wall};
 /// The format of an object without a triggered run. If a field is added, the format must change: otherwise, an older
 /// host would report the object as damaged.
 const FORMAT: u64 = 1;
-/// The format of an object with a triggered run.
-const FORMAT_WITH_TRIGGER: u64 = 2;
+/// The format of an object with a command about scheduled runs.
+const FORMAT_WITH_SCHEDULE: u64 = 2;
 
 /// Maximum size of an object to read, in bytes. Baton never writes a larger object.
 const LARGEST: usize = 64 << 10;
@@ -40,6 +42,19 @@ pub struct Steering {
     pub request: Option<Request>,
     /// The latest triggered run. It stays here after the run.
     pub trigger: Option<Trigger>,
+    /// The latest command that set the progress of the scheduled runs.
+    pub progress: Option<SetProgress>,
+}
+
+/// A command that sets the progress of an election's scheduled runs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetProgress {
+    /// The origin of the command.
+    pub order: CommandOrigin,
+    /// The progress from which the leader continues, in the text form of [`Progress`]. Its epoch is higher than that of
+    /// the recorded progress, so the leader takes it over once.
+    pub progress: String,
 }
 
 /// A command to run a coordinator with a schedule once more.
@@ -145,7 +160,7 @@ pub enum SteeringError {
     Damaged(String),
     /// A later version of Baton wrote the object.
     #[error(
-        "the election's steering object has format {0}, but this version of Baton reads up to {FORMAT_WITH_TRIGGER}: update Baton"
+        "the election's steering object has format {0}, but this version of Baton reads up to {FORMAT_WITH_SCHEDULE}: update Baton"
     )]
     Format(u64),
 }
@@ -164,6 +179,8 @@ struct Stored {
     request: Option<Request>,
     #[serde(default)]
     trigger: Option<Trigger>,
+    #[serde(default)]
+    progress: Option<SetProgress>,
 }
 
 impl Steering {
@@ -177,21 +194,26 @@ impl Steering {
         }
         let damaged = |error: serde_json::Error| SteeringError::Damaged(error.to_string());
         let Head { format } = serde_json::from_slice(content).map_err(damaged)?;
-        if ![FORMAT, FORMAT_WITH_TRIGGER].contains(&format) {
+        if ![FORMAT, FORMAT_WITH_SCHEDULE].contains(&format) {
             return Err(SteeringError::Format(format));
         }
-        let Stored { format: _, suspended, request, trigger } = serde_json::from_slice(content).map_err(damaged)?;
-        Ok(Self { suspended, request, trigger })
+        let Stored { format: _, suspended, request, trigger, progress } =
+            serde_json::from_slice(content).map_err(damaged)?;
+        Ok(Self { suspended, request, trigger, progress })
     }
 
     /// Encodes the object for the store.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let Self { suspended, request, trigger } = self;
+        let Self { suspended, request, trigger, progress } = self;
         let mut object = serde_json::json!({ "format": FORMAT, "suspended": suspended, "request": request });
         if let Some(trigger) = trigger {
-            object["format"] = FORMAT_WITH_TRIGGER.into();
+            object["format"] = FORMAT_WITH_SCHEDULE.into();
             object["trigger"] = serde_json::json!(trigger);
+        }
+        if let Some(progress) = progress {
+            object["format"] = FORMAT_WITH_SCHEDULE.into();
+            object["progress"] = serde_json::json!(progress);
         }
         object.to_string().into()
     }
@@ -273,7 +295,7 @@ mod tests {
         Steering {
             suspended: Some(order("1", Some("maintenance"))),
             request: Some(Request { order: order("2", None), ask }),
-            trigger: None,
+            ..Steering::default()
         }
     }
 
@@ -282,7 +304,8 @@ mod tests {
         let [node, incarnation] = ["web-1", "ab"].map(str::to_owned);
         let request = Request { order: order("3", None), ask: Ask::Transfer { node, incarnation } };
         let trigger = Some(Trigger { order: order("4", None), due_s: 1_700_000_000 });
-        let with_trigger = Steering { trigger, ..whole() };
+        let progress = SetProgress { order: order("5", None), progress: "1 2 3 4 5 -".to_owned() };
+        let with_trigger = Steering { trigger, progress: Some(progress), ..whole() };
         assert!(with_trigger.encode().starts_with(b"{\"format\":2,"));
         let with_request = Steering { request: Some(request), ..Steering::default() };
         for steering in [Steering::default(), whole(), with_request, with_trigger] {

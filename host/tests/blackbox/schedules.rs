@@ -34,5 +34,12 @@ fn killed_run_is_repeated_by_next_leader_and_completed_once(fleet: Fleet) {
     assert_eq!(completed["schedule"]["begun"], false, "{completed}");
     let next = beta.event("the next run", |event| event.name == "next_run" && event.text("due") > due);
     assert!(next.term > term, "{next:?}");
+
+    // 2020 had a February 29, so a run is missed, and begins at once. The commands accept a time of any zone.
+    let from = fleet.command(&["schedule", ELECTION, "--from", "2020-01-01T00:00:00+01:00"]);
+    assert_eq!(from.code, Some(0), "{from:?}");
+    fleet.beat("a missed run", |event| event.term > next.term && event.text("line").contains("-02-29T00:00:00Z"));
+    let refused = fleet.command(&["schedule", ELECTION, "--from", "yesterday"]);
+    assert!(refused.code == Some(2) && refused.stderr.contains("is not a time"), "{refused:?}");
     fleet.check_promises();
 }

@@ -7,10 +7,10 @@ use baton_base::clock::Clock;
 use baton_base::jitter::between;
 use baton_election::timing::LONGEST_POLL;
 use baton_election::{
-    Chosen, ElectionName, Eligibility, Ineligibility, IneligibleCause, SteeringVersion, StoreError, Time, Timing,
-    Version,
+    Chosen, ElectionName, Eligibility, Ineligibility, IneligibleCause, ScheduleCommands, SteeringVersion, StoreError,
+    Time, Timing, Version,
 };
-use baton_store::steering::{Ask, CommandOrigin, LONGEST_STEP_DOWN, Request, Steering, Trigger};
+use baton_store::steering::{Ask, CommandOrigin, LONGEST_STEP_DOWN, Request, SetProgress, Steering, Trigger};
 use baton_store::{ChangeNotifier, ObjectStore, Reading, VersionedObject};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -66,6 +66,7 @@ pub struct SteeringState {
     mark: Option<String>,
     suspended: Option<CommandOrigin>,
     trigger: Option<Trigger>,
+    progress: Option<SetProgress>,
     request: Option<String>,
     /// The request to step down, and the time at which it expires.
     stepped_down: Option<(CommandOrigin, Time)>,
@@ -94,6 +95,7 @@ impl Default for SteeringState {
             mark: None,
             suspended: None,
             trigger: None,
+            progress: None,
             request: None,
             stepped_down: None,
             transfer: None,
@@ -139,6 +141,15 @@ impl SteeringState {
         self.trigger.as_ref()
     }
 
+    /// Returns the commands about scheduled runs.
+    #[must_use]
+    pub fn schedule_commands(&self) -> ScheduleCommands {
+        // The store is untrusted: ignore a damaged progress.
+        let progress = self.progress.as_ref().and_then(|set| set.progress.parse().ok()).map(Box::new);
+        let trigger = self.trigger.as_ref().map(|trigger| Duration::from_secs(trigger.due_s));
+        ScheduleCommands { progress, trigger }
+    }
+
     /// Returns the origin of the command that caused the ineligibility, if this state contains that command.
     #[must_use]
     pub fn origin(&self, ineligibility: &Ineligibility) -> Option<&CommandOrigin> {
@@ -156,7 +167,7 @@ impl SteeringState {
 
     fn take(&mut self, steering: Steering, itself: &NodeIncarnation, timing: &Timing, now: Time) {
         let is_first = self.mark.replace(steering.mark()).is_none();
-        (self.suspended, self.trigger) = (steering.suspended, steering.trigger);
+        (self.suspended, self.trigger, self.progress) = (steering.suspended, steering.trigger, steering.progress);
         let Some(Request { order, ask }) = steering.request else { return };
         if self.request.replace(order.id.clone()).as_ref() == Some(&order.id) || is_first {
             return;

@@ -129,7 +129,7 @@ impl Supervisor {
             steering: SteeringState::default(),
             is_drained: false,
             eligibility: Eligibility::default(),
-            trigger: None,
+            schedule_commands: ScheduleCommands::default(),
             shutdown_level: Shutdown::No,
             has_finished: false,
         };
@@ -167,7 +167,8 @@ struct Run {
     steering: SteeringState,
     is_drained: bool,
     eligibility: Eligibility,
-    trigger: Option<Trigger>,
+    /// The commands about scheduled runs that were last passed to the elector.
+    schedule_commands: ScheduleCommands,
     shutdown_level: Shutdown,
     has_finished: bool,
 }
@@ -408,16 +409,8 @@ impl Run {
 
     fn update_eligibility(&mut self) {
         self.steering = self.states.borrow_and_update().clone();
-        let trigger = self.steering.trigger().filter(|_| self.config.settings.schedule.is_some()).cloned();
-        if trigger != self.trigger {
-            let due = trigger.as_ref().map(|trigger| Duration::from_secs(trigger.due_s));
-            let commands = ScheduleCommands { progress: None, trigger: due };
-            if let Some(Trigger { order, .. }) = trigger.as_ref().filter(|_| self.view.leads.is_some()) {
-                let (by, reason) = (Some(order.by.clone()), order.reason.clone());
-                self.log(Event::NextRun { due: due.map(rfc3339_seconds), by, reason });
-            }
-            self.trigger = trigger;
-            self.elector.handle(self.config.now(), Input::Schedule(commands));
+        if self.config.settings.schedule.is_some() {
+            self.update_schedule();
         }
         let drained = self.config.drained.borrow_and_update().clone();
         self.is_drained = drained.is_some();
@@ -426,6 +419,21 @@ impl Run {
             self.eligibility = eligibility.clone();
             self.elector.handle(self.config.now(), Input::Eligibility(eligibility));
         }
+    }
+
+    /// Passes the operators' commands about scheduled runs to the elector, if they have changed.
+    fn update_schedule(&mut self) {
+        let commands = self.steering.schedule_commands();
+        if commands == self.schedule_commands {
+            return;
+        }
+        let is_triggered = commands.trigger != self.schedule_commands.trigger && self.view.leads.is_some();
+        if let Some(Trigger { order, .. }) = self.steering.trigger().filter(|_| is_triggered) {
+            let (by, reason) = (Some(order.by.clone()), order.reason.clone());
+            self.log(Event::NextRun { due: commands.trigger.map(rfc3339_seconds), by, reason });
+        }
+        self.schedule_commands = commands.clone();
+        self.elector.handle(self.config.now(), Input::Schedule(commands));
     }
 
     /// Passes the supplied versions to the elector as its plan, and discards modules that are no longer planned.

@@ -161,7 +161,7 @@ impl Event {
             Report::ProgressAhead { recorded, due } => Self::Error {
                 error: format!(
                     "the run that is due at {} does not begin, because the store records runs up to {}: a clock was \
-                     wrong; wait, or change the schedule on all nodes, which sets the record back",
+                     wrong; wait, or use `baton schedule --from now`",
                     rfc3339_seconds(due),
                     rfc3339_seconds(recorded)
                 ),

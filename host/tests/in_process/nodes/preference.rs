@@ -53,7 +53,7 @@ async fn leadership_limit_counts_only_current_elections() {
     fleet.leads_in(first, &alpha).await;
     fleet.steer_in(first, SteeringCommand::Suspend, None).await.unwrap();
     fleet.leads_in(second, &alpha).await;
-    fleet.steer_in(first, SteeringCommand::Resume, None).await.unwrap();
+    fleet.steer_in(first, SteeringCommand::Resume { skip_missed: false }, None).await.unwrap();
     alpha.event("standby", |event| is_deferral(event) && event["election"] == first.as_str()).await;
 }
 

@@ -60,7 +60,7 @@ async fn no_node_leads_while_election_is_suspended() {
     sleep(HOUR).await;
     let elected = || [&alpha, &beta, &gamma].map(|node| node.logged("elected").len());
     assert_eq!(elected(), [1, 0, 0]);
-    fleet.steer(SteeringCommand::Resume).await.unwrap();
+    fleet.steer(SteeringCommand::Resume { skip_missed: false }).await.unwrap();
     for node in [&alpha, &beta, &gamma] {
         node.event("eligible", |_| true).await;
     }
@@ -121,7 +121,7 @@ async fn commands_wait_for_expiry_when_leader_is_dead() {
     assert!(third > second);
     crash_leader(&mut rest);
     fleet.steer(SteeringCommand::Suspend).await.unwrap();
-    fleet.steer(SteeringCommand::Resume).await.unwrap();
+    fleet.steer(SteeringCommand::Resume { skip_missed: false }).await.unwrap();
     assert!(fleet.leads(&rest[0]).await > third);
 }
 
@@ -173,12 +173,14 @@ async fn damaged_steering_is_reported_once_and_replaced() {
     assert!(matches!(fleet.steer(SteeringCommand::Suspend).await, Err(NoEffect::Steering(_))));
     sleep(HOUR).await;
     assert_eq!(fleet.instances.latest(), term, "the known suspension stays in force");
-    fleet.steer(SteeringCommand::Resume).await.unwrap();
+    fleet.steer(SteeringCommand::Resume { skip_missed: false }).await.unwrap();
     fleet.leads(&alpha).await;
     // The object looks as if a newer host had written it. This version cannot read it, so no command may overwrite it.
     fleet.write_steering(Bytes::from_static(b"{\"format\":3,\"suspended\":true}")).await;
     until("the second error", || (errors() == 2).then_some(())).await;
-    for command in [SteeringCommand::Resume, SteeringCommand::Suspend, SteeringCommand::StepDown(HOUR)] {
+    for command in
+        [SteeringCommand::Resume { skip_missed: false }, SteeringCommand::Suspend, SteeringCommand::StepDown(HOUR)]
+    {
         assert!(matches!(fleet.steer(command).await, Err(NoEffect::Steering(_))));
     }
     sleep(HOUR).await;
@@ -192,12 +194,12 @@ async fn restored_suspension_is_in_force() {
     let (fleet, alpha, [], term) = led_by_alpha([]).await;
     fleet.steer(SteeringCommand::Suspend).await.unwrap();
     let (_, suspended) = fleet.read_steering().await.unwrap();
-    fleet.steer(SteeringCommand::Resume).await.unwrap();
+    fleet.steer(SteeringCommand::Resume { skip_missed: false }).await.unwrap();
     let second = fleet.leads(&alpha).await;
     assert!(second > term);
     fleet.write_steering(suspended).await;
     until("the release", || (alpha.logged("released").len() == 2).then_some(())).await;
-    fleet.steer(SteeringCommand::Resume).await.unwrap();
+    fleet.steer(SteeringCommand::Resume { skip_missed: false }).await.unwrap();
     assert!(fleet.leads(&alpha).await > second);
 }
 

@@ -12,9 +12,11 @@ use std::time::Duration;
 
 use baton_base::clock::{rfc3339_seconds, wall};
 use baton_base::escape::escape;
-use baton_election::{ElectionName, LeaseState, Op, Outcome, Record, Reply, Snapshot, StoreError, Term, Version};
+use baton_election::{
+    ElectionName, LeaseState, Op, Outcome, Progress, Record, Reply, Snapshot, StoreError, Term, Version,
+};
 use baton_store::steering::{
-    self, Ask, CommandOrigin, EditError, LONGEST_REASON, Request, Steering, SteeringError, Trigger,
+    self, Ask, CommandOrigin, EditError, LONGEST_REASON, Request, SetProgress, Steering, SteeringError, Trigger,
 };
 use baton_store::{Announcement, ChangeNotifier, LeaseStore, ModuleStore as _, ObjectStore, Store, StoreUrl};
 use time::OffsetDateTime;
@@ -54,8 +56,13 @@ pub enum SteeringCommand {
     StepDown(Duration),
     /// No node leads until the election is resumed.
     Suspend,
-    /// Ends a suspension.
-    Resume,
+    /// Ends a suspension. If `skip_missed` is true, the due times of scheduled runs up to now do not run.
+    Resume {
+        /// True to skip missed runs.
+        skip_missed: bool,
+    },
+    /// The next scheduled run is the first one that is due after this time since the Unix epoch.
+    ScheduleFrom(Duration),
     /// The leader runs a coordinator with a schedule once more, now.
     Trigger,
     /// The named node acquires the lease.
@@ -173,7 +180,8 @@ impl Operator<'_> {
         let result = match what {
             SteeringCommand::StepDown(period) => command.step_down(*period).await,
             SteeringCommand::Suspend => command.suspend().await,
-            SteeringCommand::Resume => command.resume().await,
+            SteeringCommand::Resume { skip_missed } => command.resume(*skip_missed).await,
+            SteeringCommand::ScheduleFrom(from) => command.schedule_from(*from).await,
             SteeringCommand::Trigger => command.trigger().await,
             SteeringCommand::Transfer(to) => command.transfer(to).await,
             SteeringCommand::Break => command.break_lease().await,
@@ -327,15 +335,17 @@ impl CommandRun<'_> {
         }
     }
 
-    async fn resume(&self) -> SteerResult {
+    async fn resume(&self, skip_missed: bool) -> SteerResult {
         let deadline = self.deadline;
         let election = self.election;
+        let set = if skip_missed { Some(self.progress_from(wall()).await?) } else { None };
         let resume = |found: Result<Steering, SteeringError>| match found {
             Ok(found) => {
                 let was_suspended = found.suspended.is_some();
-                Ok((Steering { suspended: None, ..found }, was_suspended))
+                let progress = set.clone().or(found.progress);
+                Ok((Steering { suspended: None, progress, ..found }, was_suspended))
             }
-            Err(SteeringError::Damaged(_)) => Ok((Steering::default(), true)),
+            Err(SteeringError::Damaged(_)) => Ok((Steering { progress: set.clone(), ..Steering::default() }, true)),
             Err(error) => Err(EditError::from(error)),
         };
         let before = self.nodes().await?;
@@ -388,6 +398,47 @@ impl CommandRun<'_> {
         }
     }
 
+    /// Returns the command after which the next run is the first one that is due after `from`. The command drops a run
+    /// that has begun and is not completed.
+    async fn progress_from(&self, from: Duration) -> Result<SetProgress, NoEffect> {
+        let record = self.read_lease().await?.record;
+        let Some(mut progress) = record.and_then(|record| record.progress) else {
+            return Err(NoEffect::Refused(format!(
+                "{} has never had a schedule: there is no run to skip",
+                self.election
+            )));
+        };
+        let from = Duration::from_secs(from.as_secs());
+        progress.epoch += 1;
+        progress.from = from;
+        if progress.completed > from {
+            progress.completed = Duration::ZERO;
+        }
+        progress.begun = progress.completed;
+        Ok(SetProgress { order: self.order()?, progress: progress.to_string() })
+    }
+
+    async fn schedule_from(&self, from: Duration) -> SteerResult {
+        let (deadline, election) = (self.deadline, self.election);
+        let set = self.progress_from(from).await?;
+        let from = rfc3339_seconds(from);
+        // An earlier triggered run must not count as missed.
+        self.edit(|found| Ok(Steering { progress: Some(set.clone()), trigger: None, ..found? })).await?;
+        let epoch = set.progress.parse::<Progress>().map_or(0, |progress| progress.epoch);
+        let is_recorded = |seen: &LeaseView| {
+            let progress = seen.record.as_ref().and_then(|record| record.progress.as_ref());
+            seen.leader().is_none() || progress.is_some_and(|progress| progress.epoch >= epoch)
+        };
+        match self.wait_until(deadline, is_recorded).await? {
+            Some(seen) if seen.leader().is_some() => Ok(format!("the schedule of {election} counts from {from}\n")),
+            Some(_) => Ok(format!("the schedule of {election} counts from {from}, as soon as a node leads\n")),
+            None => Err(NoEffect::NotYet(format!(
+                "the leader of {election} has not recorded the new start yet, because a run is under way; the request \
+                 stays in force"
+            ))),
+        }
+    }
+
     /// Waits until the triggered run has begun.
     async fn trigger(&self) -> SteerResult {
         let (deadline, election) = (self.deadline, self.election);
@@ -410,8 +461,8 @@ impl CommandRun<'_> {
         let due = wall().max(progress.base() + Duration::from_secs(1));
         if due > wall() + TRIGGERED_AHEAD {
             return Err(NoEffect::Refused(format!(
-                "the store records runs of {election} up to {}: a clock was wrong; change the schedule on all nodes, \
-                 which sets the record back",
+                "the store records runs of {election} up to {}: a clock was wrong; `baton schedule {election} --from \
+                 now` sets the record back",
                 rfc3339_seconds(progress.base())
             )));
         }

@@ -42,7 +42,7 @@ async fn unknown_election_is_not_steered() {
     for what in [
         SteeringCommand::StepDown(Duration::from_secs(1)),
         SteeringCommand::Suspend,
-        SteeringCommand::Resume,
+        SteeringCommand::Resume { skip_missed: false },
         SteeringCommand::Transfer("web-1".to_owned()),
         SteeringCommand::Trigger,
         SteeringCommand::Break,
@@ -50,7 +50,9 @@ async fn unknown_election_is_not_steered() {
         assert_eq!(operator.steer(&what).await, Err(NoEffect::Unknown(job())), "{what:?}");
     }
     announce(&store, "web-1", "/").await;
-    assert!(operator.steer(&SteeringCommand::Resume).await.unwrap().contains("was not suspended"));
+    assert!(
+        operator.steer(&SteeringCommand::Resume { skip_missed: false }).await.unwrap().contains("was not suspended")
+    );
 }
 
 #[tokio::test]
@@ -60,7 +62,7 @@ async fn resume_reports_a_node_that_exited_before_the_suspension() {
     let operator = operator(&store, &election);
     let suspended = operator.steer(&SteeringCommand::Suspend).await.unwrap();
     assert!(suspended.contains("web-1 has not confirmed the suspension"), "{suspended}");
-    let Err(NoEffect::NotYet(why)) = operator.steer(&SteeringCommand::Resume).await else {
+    let Err(NoEffect::NotYet(why)) = operator.steer(&SteeringCommand::Resume { skip_missed: false }).await else {
         panic!("the resume took effect")
     };
     assert!(why.contains("have not confirmed it: web-1"), "{why}");
@@ -121,7 +123,11 @@ async fn superseded_command_reports_the_later_command() {
     let itself = NodeIncarnation { node: "web-1".to_owned(), incarnation: "web-1".to_owned() };
     let step_down = || SteeringCommand::StepDown(Duration::from_secs(9));
     let beside = [
-        (SteeringCommand::Suspend, SteeringCommand::Resume, "job was suspended, but a later command has resumed it"),
+        (
+            SteeringCommand::Suspend,
+            SteeringCommand::Resume { skip_missed: false },
+            "job was suspended, but a later command has resumed it",
+        ),
         (step_down(), SteeringCommand::Transfer("web-2".to_owned()), "transfer to web-2, by bob@desk"),
         (SteeringCommand::Transfer("web-2".to_owned()), step_down(), "step-down of web-1, by bob@desk"),
     ];
@@ -139,7 +145,10 @@ async fn superseded_command_reports_the_later_command() {
     let store = store();
     announce(&store, "web-1", "/").await;
     operator(&store, &job()).steer(&SteeringCommand::Suspend).await.unwrap();
-    let why = not_yet(steer_while_others_do(&store, SteeringCommand::Resume, &[SteeringCommand::Suspend]).await);
+    let why = not_yet(
+        steer_while_others_do(&store, SteeringCommand::Resume { skip_missed: false }, &[SteeringCommand::Suspend])
+            .await,
+    );
     assert!(why.contains("job was resumed, but has since been suspended again by bob@desk"), "{why}");
     let said = steer_while_others_do(&store, SteeringCommand::Suspend, &[SteeringCommand::Suspend]).await.unwrap();
     assert!(said.contains("job has since been suspended again by bob@desk"), "{said}");
