@@ -329,8 +329,7 @@ impl Scrape {
     ) -> Written {
         let mut metric = Metric::new(encoder, name, Some(&Unit::Seconds), MetricType::Gauge, help)?;
         for one in &self.elections {
-            let scheduled = one.view.progress.as_deref().filter(|progress| !progress.schedule.is_empty());
-            if let Some(time) = scheduled.and_then(&time) {
+            if let Some(time) = one.view.scheduled().and_then(&time) {
                 metric.gauge(&[one.label()], time.as_secs_f64())?;
             }
         }

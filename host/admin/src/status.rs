@@ -78,7 +78,7 @@ impl ElectionStatus {
     fn of(watched: &Watched, tracker: &ElectionTracker, in_use: &[(ElectionName, Term, InstanceUsage)]) -> Self {
         let (now, view, links) = (watched.clock.now(), tracker.view(), tracker.links());
         let leads = view.leads(now);
-        let scheduled = view.progress.as_deref().filter(|progress| !progress.schedule.is_empty());
+        let scheduled = view.scheduled();
         let in_use = in_use.iter().rfind(|(election, ..)| *election == tracker.election);
         Self {
             election: tracker.election.to_string(),

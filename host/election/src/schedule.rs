@@ -133,6 +133,12 @@ pub struct ScheduledRun {
 }
 
 impl Progress {
+    /// True unless the last leader had no schedule.
+    #[must_use]
+    pub fn has_schedule(&self) -> bool {
+        !self.schedule.is_empty()
+    }
+
     /// The run that has begun and is not completed, if any.
     #[must_use]
     pub fn unfinished(&self) -> Option<ScheduledRun> {
@@ -163,9 +169,19 @@ impl Progress {
         self.schedule = schedule.to_string();
         self.from = now;
         if self.begun > now + tolerance {
-            self.epoch = self.epoch.saturating_add(1);
-            (self.begun, self.completed) = (self.begun.min(now), self.completed.min(now));
+            self.count_from(now);
         }
+    }
+
+    /// Makes the next run the first one that is due after `from`, under a new epoch. Drops a run that has begun and is
+    /// not completed.
+    pub fn count_from(&mut self, from: Duration) {
+        self.epoch = self.epoch.saturating_add(1);
+        self.from = from;
+        if self.completed > from {
+            self.completed = Duration::ZERO;
+        }
+        self.begun = self.completed;
     }
 
     /// Merges `other` into this progress. The higher epoch wins; within an epoch, the higher revision and the later

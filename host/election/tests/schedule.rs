@@ -143,7 +143,18 @@ fn clock_set_back_is_noticed_and_new_schedule_sets_record_back() {
     let mut node = Node::new(schedule, node.record);
     node.starts_at(130);
     node.runs_until(181);
-    assert_eq!(node.running, Some(run(180, Some(130))));
+    assert_eq!(node.running, Some(run(180, None)), "the run of the wrong clock is not the last completed one");
+}
+
+#[test]
+fn unfinished_run_of_wrong_clock_is_dropped_by_new_schedule() {
+    let schedule = Schedule { text: "changed".to_string(), ..every_minute(Missed::RunOnce) };
+    let mut node = Node::new(schedule, Some(Record { progress: progress(0, 9000, 60), ..record(4) }));
+    node.starts_at(130);
+    node.runs_until(179);
+    assert_eq!((node.last_run(), node.awaited), (None, Some(180)));
+    node.runs_until(181);
+    assert_eq!(node.running, Some(run(180, Some(60))));
 }
 
 #[test]

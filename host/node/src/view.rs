@@ -75,6 +75,12 @@ impl NodeView {
         self.leads.filter(|_| left > Duration::ZERO).map(|term| (term, left))
     }
 
+    /// The progress of the scheduled runs, if the election has a schedule.
+    #[must_use]
+    pub fn scheduled(&self) -> Option<&Progress> {
+        self.progress.as_deref().filter(|progress| progress.has_schedule())
+    }
+
     /// Returns the highest term and the progress. This node announces both, so that they are not lost if an operator
     /// deletes the lease record.
     pub(crate) fn recalled(&self) -> Recalled {

@@ -125,7 +125,7 @@ pub struct ScheduleRow {
 
 impl ScheduleRow {
     fn of(progress: &Progress, now: Duration) -> Option<Self> {
-        if progress.schedule.is_empty() {
+        if !progress.has_schedule() {
             return None;
         }
         Some(Self {

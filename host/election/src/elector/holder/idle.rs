@@ -43,7 +43,7 @@ impl Holding {
     }
 
     /// Ends the current stage, so that this node chooses the next activity again now.
-    pub(super) fn stay_idle(&mut self, context: &Context) {
+    pub(super) fn choose_again(&mut self, context: &Context) {
         self.stage = Stage::Resting { until: context.time() };
     }
 
@@ -52,13 +52,13 @@ impl Holding {
         if let Stage::Idle { since, .. } = self.stage
             && context.now.wall + CLOCK_STEP < since
         {
-            self.stay_idle(context);
+            self.choose_again(context);
         }
     }
 
     pub(super) fn schedule_changed(&mut self, context: &Context) {
         if matches!(self.stage, Stage::Idle { .. }) {
-            self.stay_idle(context);
+            self.choose_again(context);
         }
     }
 

@@ -243,7 +243,7 @@ impl Holding {
         if context.settings.schedule.is_some() && run.is_none() {
             context.report(Report::Elected { record });
             self.tell_others(context);
-            return self.stay_idle(context);
+            return self.choose_again(context);
         }
         self.streak = FailureStreak { module: Some(version.digest.clone()), failures: record.failures };
         context.cool_off = None;

@@ -408,13 +408,7 @@ impl CommandRun<'_> {
                 self.election
             )));
         };
-        let from = Duration::from_secs(from.as_secs());
-        progress.epoch += 1;
-        progress.from = from;
-        if progress.completed > from {
-            progress.completed = Duration::ZERO;
-        }
-        progress.begun = progress.completed;
+        progress.count_from(Duration::from_secs(from.as_secs()));
         Ok(SetProgress { order: self.order()?, progress: progress.to_string() })
     }
 
@@ -444,7 +438,7 @@ impl CommandRun<'_> {
         let (deadline, election) = (self.deadline, self.election);
         let leader = self.known_leader().await?;
         let record = self.read_lease().await?.record;
-        let progress = record.and_then(|record| record.progress).filter(|progress| !progress.schedule.is_empty());
+        let progress = record.and_then(|record| record.progress).filter(|progress| progress.has_schedule());
         let Some(progress) = progress else {
             return Err(NoEffect::Refused(format!(
                 "{election} has no schedule: set `schedule`, or use `baton rerun {election}` after it has finished"
