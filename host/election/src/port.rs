@@ -66,9 +66,6 @@ pub struct Plan {
     pub module: Option<ModuleVersion>,
     /// The version to serve if `module` turns out to be bad. It is set only while `module` is on probation.
     pub fallback: Option<ModuleVersion>,
-    /// True if `module` should replace a running scheduled run immediately, instead of after the end of that run
-    /// (`push --now`).
-    pub interrupts_run: bool,
 }
 
 impl Plan {

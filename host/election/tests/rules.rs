@@ -2798,7 +2798,7 @@ fn recalled(term: Term) -> Recalled {
 }
 
 fn plan(number: u64, fallback: Option<u64>) -> Plan {
-    Plan { module: Some(module(number)), fallback: fallback.map(module), interrupts_run: false }
+    Plan { module: Some(module(number)), fallback: fallback.map(module) }
 }
 
 fn unknown() -> StoreError {

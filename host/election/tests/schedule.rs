@@ -175,23 +175,23 @@ fn run_that_ends_well_after_a_stop_is_completed() {
 }
 
 #[test]
-fn push_waits_for_end_of_run_unless_it_interrupts() {
-    let mut node = Node::running_since(60);
-    node.plans(2, false);
-    assert_eq!(node.stopped, None);
-    node.ends(End::Failed("no".to_string()));
-    node.runs_until(66);
-    assert_eq!((node.running, node.version), (Some(run(60, None)), 2), "the new version repeats the run");
-
-    // The host interrupts the run for a new version. If the run completes anyway, the new version does not repeat it.
-    for (end, expected) in [(End::Done, None), (End::Killed, Some(run(60, None)))] {
+fn push_waits_for_end_of_run_or_for_step_down() {
+    for (end, expected) in [(End::Failed("no".to_string()), Some(run(60, None))), (End::Done, None)] {
         let mut node = Node::running_since(60);
-        node.plans(2, true);
-        assert_eq!(node.stopped, Some(StopReason::Replaced));
+        node.plans(2);
+        assert_eq!(node.stopped, None);
         node.ends(end);
         node.runs_until(66);
-        assert_eq!(node.running, expected);
+        assert_eq!((node.running, node.version), (expected, if expected.is_some() { 2 } else { 1 }));
     }
+
+    // A step-down replaces the version sooner: the next term repeats the run with the new version.
+    let mut node = Node::running_since(60);
+    node.plans(2);
+    node.input(Input::StepDown { reason: "asked".to_string() });
+    node.ends(End::Killed);
+    node.runs_until(100);
+    assert_eq!((node.running, node.version), (Some(run(60, None)), 2));
 }
 
 #[test]
@@ -417,7 +417,7 @@ impl Node {
     /// Lets time pass until this second. Plans a module first if none is planned yet.
     fn runs_until(&mut self, second: u64) {
         if self.elector.plan().module.is_none() {
-            self.plans(1, false);
+            self.plans(1);
         }
         let end = Duration::from_secs(second);
         while let Some(at) = self.elector.next_wakeup().filter(|at| at.0 < end) {
@@ -428,9 +428,9 @@ impl Node {
         self.input(Input::Tick);
     }
 
-    fn plans(&mut self, version: u64, interrupts_run: bool) {
+    fn plans(&mut self, version: u64) {
         let module = Some(ModuleVersion { digest: format!("sha256:{version}"), serial: version });
-        self.input(Input::Plan(Plan { module, fallback: None, interrupts_run }));
+        self.input(Input::Plan(Plan { module, fallback: None }));
     }
 
     fn ends(&mut self, end: End) {

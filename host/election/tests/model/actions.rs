@@ -401,7 +401,7 @@ impl World {
                 let number = self.nodes[place].plan.module.as_ref().map_or(1, |module| module.serial + 1);
                 let module = Some(version(number));
                 let fallback = self.nodes[place].plan.module.clone();
-                self.plan(place, Plan { module, fallback, interrupts_run: false });
+                self.plan(place, Plan { module, fallback });
             }
             Action::Withdraw(place) => {
                 *operator -= 1;

@@ -440,7 +440,7 @@ impl Run {
     fn update_plan(&mut self) {
         let supply = self.config.supply.borrow_and_update().clone();
         let [module, fallback] = supply.versions();
-        let plan = Plan { module, fallback, interrupts_run: false };
+        let plan = Plan { module, fallback };
         self.elector.handle(self.config.now(), Input::Plan(plan));
         let new = [supply.current, supply.fallback].into_iter().flatten();
         self.ready_modules.add(new.map(|one| (one.version().digest, one)));

@@ -200,19 +200,14 @@ impl Holding {
     pub(super) fn change_over(&mut self, context: &mut Context) {
         let Stage::Serving(serving) = &self.stage else { return };
         let is_planned = context.versions.digest().is_none_or(|digest| *digest == serving.version.digest);
-        let runs = serving.run.is_some();
-        let waits_for_run = runs && !context.versions.plan().interrupts_run;
+        // A scheduled run may complete while its instance stops, and the next term must not repeat a completed run. So
+        // a new version waits for the end of the run.
+        let waits_for_run = serving.run.is_some();
         if is_planned || waits_for_run || serving.grace_ends.is_some() || self.leave.is_some() || self.renewal.failing {
             return;
         }
         if !self.renewed_recently(context) {
             return;
-        }
-        if runs {
-            // The run may still complete while its instance stops. If it completes, the next term must not repeat the
-            // run. So the holder cannot write the next term before the instance has ended.
-            let message = replacement(context);
-            return self.stop(context, StopReason::Replaced, &message);
         }
         if self.is_claimed(context) {
             let next = self.writer.record().map(|record| record.term);

@@ -71,7 +71,7 @@ impl World {
             Fault::OutsideReturns => self.return_outside(),
             Fault::Publish { host, module, fallback } => {
                 let [module, fallback] = [module, fallback].map(|one| one.map(|module| version(module, self.queued)));
-                let plan = baton_election::Plan { module, fallback, interrupts_run: self.queued.is_multiple_of(4) };
+                let plan = baton_election::Plan { module, fallback };
                 self.hosts[host].serves = plan.clone();
                 return self.tell(host, Input::Plan(plan), fault);
             }

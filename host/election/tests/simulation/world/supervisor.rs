@@ -104,8 +104,7 @@ impl World {
             }
             Effect::Reject { version, instead, .. } => {
                 self.coverage.rejected += 1;
-                let plan =
-                    baton_election::Plan { module: Some(version), fallback: instead.clone(), interrupts_run: false };
+                let plan = baton_election::Plan { module: Some(version), fallback: instead.clone() };
                 self.push(self.now + Duration::from_millis(1), Event::Outdated { host, incarnation, plan });
                 self.hosts[host].serves = baton_election::Plan { module: instead, ..baton_election::Plan::default() };
                 Ok(())
