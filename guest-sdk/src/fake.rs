@@ -38,6 +38,8 @@ pub(crate) struct World {
     pub(crate) election: String,
     pub(crate) node: String,
     pub(crate) remaining: Duration,
+    pub(crate) scheduled_for: Option<SystemTime>,
+    pub(crate) last_completed: Option<SystemTime>,
     pub(crate) grace: Duration,
     pub(crate) began: SystemTime,
     /// Time since `began`.
@@ -91,6 +93,8 @@ impl Host {
             election: "test".to_owned(),
             node: "test-0".to_owned(),
             remaining: Duration::from_secs(12),
+            scheduled_for: None,
+            last_completed: None,
             grace: Duration::from_secs(5),
             // The start of 2026: arbitrary, but the same in every run.
             began: SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600),
@@ -145,6 +149,14 @@ impl Host {
     pub(crate) fn now(&self) -> SystemTime {
         let world = self.world();
         world.began + world.now
+    }
+
+    pub(crate) fn scheduled_for(&self) -> Option<SystemTime> {
+        self.world().scheduled_for
+    }
+
+    pub(crate) fn last_completed(&self) -> Option<SystemTime> {
+        self.world().last_completed
     }
 
     /// Advances the clock slightly, so that a loop of checks eventually reaches the stop.

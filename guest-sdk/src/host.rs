@@ -6,6 +6,7 @@ use wasip2::clocks::monotonic_clock::subscribe_duration;
 use wasip2::io::poll::{Pollable, poll};
 
 use crate::StateError;
+use crate::bindings::baton::host::schedule;
 use crate::bindings::baton::host::state::{self, Change};
 use crate::bindings::baton::host::term::{self, StopReason};
 
@@ -36,6 +37,14 @@ impl Host {
 
     pub(crate) fn now(&self) -> SystemTime {
         SystemTime::now()
+    }
+
+    pub(crate) fn scheduled_for(&self) -> Option<SystemTime> {
+        schedule::scheduled_for().and_then(since_epoch)
+    }
+
+    pub(crate) fn last_completed(&self) -> Option<SystemTime> {
+        schedule::last_completed().and_then(since_epoch)
     }
 
     /// Does nothing, because time passes by itself on a real host. The simulated host in `fake.rs` advances its clock
@@ -87,6 +96,10 @@ impl Host {
     pub(crate) fn commit(&self, changes: Vec<Change>) -> Result<(), StateError> {
         state::commit(&changes).map_err(StateError::from)
     }
+}
+
+fn since_epoch(seconds: u64) -> Option<SystemTime> {
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 
 fn timer(length: Duration) -> Pollable {

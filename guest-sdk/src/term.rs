@@ -56,6 +56,36 @@ impl Term {
         self.host.now()
     }
 
+    /// Returns the due time of this run, if the election has a schedule. Due times are whole seconds.
+    ///
+    /// A run that is cut short is repeated with the same due time. Send the due time with each write, and let the
+    /// receiver ignore a due time that it has already processed.
+    ///
+    /// ```
+    /// use std::time::{Duration, SystemTime};
+    ///
+    /// fn run(term: &baton_sdk::Term) -> baton_sdk::Result {
+    ///     let due = term.scheduled_for().ok_or("this coordinator needs a schedule")?;
+    ///     let day = due.duration_since(SystemTime::UNIX_EPOCH)?.as_secs() / 86_400;
+    ///     term.state().put(&format!("report/{day}"), &"done")?;
+    ///     Ok(())
+    /// }
+    ///
+    /// let due = SystemTime::UNIX_EPOCH + Duration::from_secs(20_000 * 86_400);
+    /// let test = baton_sdk::testing::Harness::new().schedule(due, None);
+    /// test.run(run).unwrap();
+    /// assert_eq!(test.state().keys("report/"), ["report/20000"]);
+    /// ```
+    pub fn scheduled_for(&self) -> Option<SystemTime> {
+        self.host.scheduled_for()
+    }
+
+    /// Returns the due time of the last completed run, if the election has a schedule and a run has completed. More
+    /// than one due time can lie between it and [`scheduled_for`](Self::scheduled_for) if runs were missed.
+    pub fn last_completed(&self) -> Option<SystemTime> {
+        self.host.last_completed()
+    }
+
     /// Returns the state, with the values that earlier terms have saved.
     pub fn state(&self) -> State {
         State::new(self.host.clone())

@@ -111,6 +111,17 @@ impl Harness {
         self.host.world().remaining = remaining;
         self
     }
+
+    /// Sets the results of [`Term::scheduled_for`] and [`Term::last_completed`]. By default, both are `None`, as in an
+    /// election without a schedule.
+    #[must_use]
+    pub fn schedule(self, scheduled_for: SystemTime, last_completed: Option<SystemTime>) -> Self {
+        {
+            let mut world = self.host.world();
+            (world.scheduled_for, world.last_completed) = (Some(scheduled_for), last_completed);
+        }
+        self
+    }
 }
 
 /// Methods that run a coordinator.

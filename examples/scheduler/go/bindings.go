@@ -10,22 +10,22 @@ import (
 	"unsafe"
 )
 
-//go:wasmimport baton:host/term@0.1.0 number
+//go:wasmimport baton:host/term@0.1.1 number
 func termNumber() uint64
 
-//go:wasmimport baton:host/term@0.1.0 subscribe-stop
+//go:wasmimport baton:host/term@0.1.1 subscribe-stop
 func termSubscribeStop() int32
 
-//go:wasmimport baton:host/term@0.1.0 stop-message
+//go:wasmimport baton:host/term@0.1.1 stop-message
 func termStopMessage(result unsafe.Pointer)
 
-//go:wasmimport baton:host/term@0.1.0 progress
+//go:wasmimport baton:host/term@0.1.1 progress
 func termProgress()
 
-//go:wasmimport baton:host/state@0.1.0 keys
+//go:wasmimport baton:host/state@0.1.1 keys
 func stateKeys(prefix unsafe.Pointer, length uint32, result unsafe.Pointer)
 
-//go:wasmimport baton:host/state@0.1.0 commit
+//go:wasmimport baton:host/state@0.1.1 commit
 func stateCommit(changes unsafe.Pointer, length uint32, result unsafe.Pointer)
 
 //go:wasmimport wasi:io/poll@0.2.0 poll
@@ -178,7 +178,7 @@ var returned struct {
 	text    []byte
 }
 
-//go:wasmexport baton:host/task@0.1.0#run
+//go:wasmexport baton:host/task@0.1.1#run
 func taskRun() uint32 {
 	if failure := run(); failure != nil {
 		returned.isError = 1

@@ -3,8 +3,8 @@
 import { getEnvironment } from 'wasi:cli/environment@0.2.0';
 import { subscribeDuration } from 'wasi:clocks/monotonic-clock@0.2.0';
 import { poll } from 'wasi:io/poll@0.2.0';
-import { commit, keys } from 'baton:host/state@0.1.0';
-import { number, progress, stopMessage, stopRequested, subscribeStop } from 'baton:host/term@0.1.0';
+import { commit, keys } from 'baton:host/state@0.1.1';
+import { number, progress, stopMessage, stopRequested, subscribeStop } from 'baton:host/term@0.1.1';
 
 /** Milliseconds between two checks for a stop request while an HTTP request is running. */
 const LOOK_EVERY = 50;

@@ -26,7 +26,7 @@ use baton_election::Time;
 use rustix::time::{ClockId, clock_gettime};
 
 pub use alarm::{Alarm, towards};
-pub use wall::{rfc3339, rfc3339_seconds, wall};
+pub use wall::{milliseconds, rfc3339, rfc3339_seconds, wall};
 
 /// Minimum drift between two clocks that counts as a step or a slew, in nanoseconds. The clock ignores smaller drift as
 /// noise. Each of the two bounds may therefore be wrong by up to twice this value. The shortest lease reserves 1% for

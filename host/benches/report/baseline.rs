@@ -68,7 +68,7 @@ impl Baseline {
         let engine = Engine::new(&config)?;
         let mut linker = Linker::new(&engine);
         wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
-        let mut term = linker.instance("baton:host/term@0.1.0")?;
+        let mut term = linker.instance("baton:host/term@0.1.1")?;
         term.resource("pollable", ResourceType::host::<DynPollable>(), |_, _| Ok(()))?;
         for function in TERM {
             term.func_new(function, |mut store: StoreContextMut<'_, Host>, ty, _, results| {
@@ -88,7 +88,7 @@ impl Baseline {
             })?;
         }
         let component = Component::from_file(&engine, module)?;
-        let task = component.get_export_index(None, "baton:host/task@0.1.0").context("it is no coordinator")?;
+        let task = component.get_export_index(None, "baton:host/task@0.1.1").context("it is no coordinator")?;
         let run = component.get_export_index(Some(&task), "run").context("it has no function to run")?;
         for (interface, functions) in UNUSED {
             let mut interface = linker.instance(interface)?;

@@ -3,8 +3,9 @@
 import { getEnvironment } from 'wasi:cli/environment@0.2.0';
 import { subscribeDuration } from 'wasi:clocks/monotonic-clock@0.2.0';
 import { poll } from 'wasi:io/poll@0.2.0';
-import * as state from 'baton:host/state@0.1.0';
-import * as term from 'baton:host/term@0.1.0';
+import * as schedule from 'baton:host/schedule@0.1.1';
+import * as state from 'baton:host/state@0.1.1';
+import * as term from 'baton:host/term@0.1.1';
 
 import { run } from './coordinator.js';
 
@@ -13,7 +14,7 @@ export const task = {
     try {
       // The settings are those of `env`, `config-var` and `secret` in baton.toml.
       const settings = Object.fromEntries(getEnvironment());
-      await run({ term, settings, sleep, fetchJson, get, put, log: console.log });
+      await run({ term, settings, scheduledFor, sleep, fetchJson, get, put, log: console.log });
     } catch (error) {
       console.error(error?.stack?.trim() ?? 'no stack: the thrown value is not an Error');
       // `fatal` instead of `retryable` makes this node hand leadership to another one.
@@ -21,6 +22,12 @@ export const task = {
     }
   },
 };
+
+/** Returns the due time of this run, if `schedule` in baton.toml is set. A repeated run has the same due time. */
+function scheduledFor() {
+  const seconds = schedule.scheduledFor();
+  return seconds === undefined ? undefined : new Date(Number(seconds) * 1000);
+}
 
 /** Waits. Returns false, at once, when the host asks this instance to stop. */
 function sleep(milliseconds) {

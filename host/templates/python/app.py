@@ -3,11 +3,12 @@
 import json
 import os
 import traceback
+from datetime import datetime, timezone
 
 from componentize_py_types import Err
 from wit_world import exports
 from wit_world.exports.task import Failure_Retryable
-from wit_world.imports import monotonic_clock, poll, state, term
+from wit_world.imports import monotonic_clock, poll, schedule, state, term
 
 import coordinator
 import http_client
@@ -31,6 +32,11 @@ class Host:
         # The settings are those of `env`, `config-var` and `secret` in baton.toml.
         self.settings = os.environ
         self.stop = term.subscribe_stop()
+
+    def scheduled_for(self) -> datetime | None:
+        """Returns the due time of this run, if `schedule` in baton.toml is set. A repeated run has the same due time."""
+        seconds = schedule.scheduled_for()
+        return None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc)
 
     def sleep(self, seconds: float) -> bool:
         """Waits. Returns False, at once, when the host asks this instance to stop."""

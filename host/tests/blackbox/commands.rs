@@ -304,7 +304,7 @@ fn check_accepts_module_and_reports_its_contents() {
     for (key, value) in [
         ("runs", Value::from(true)),
         ("kind", "coordinator".into()),
-        ("world", "baton:host/coordinator@0.1.0".into()),
+        ("world", "baton:host/coordinator@0.1.1".into()),
         ("digest", Digest::of(&bytes).to_string().into()),
         ("size", bytes.len().into()),
         ("problems", Value::Array(vec![])),

@@ -37,6 +37,12 @@ pub fn rfc3339_seconds(since_epoch: Duration) -> String {
     text + "Z"
 }
 
+/// Converts a duration to milliseconds, rounded down.
+#[must_use]
+pub fn milliseconds(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

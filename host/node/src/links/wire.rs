@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use baton_base::clock::milliseconds;
 use baton_base::untrusted::Reader;
 use baton_election::eligibility::HIGHEST_PRIORITY;
 use baton_election::{ElectionName, Term};
@@ -117,7 +118,7 @@ impl LeaderMessage {
     }
 
     pub(super) fn leads(term: Term, ago: Duration) -> Self {
-        Self::Leads { term, age_ms: u64::try_from(ago.min(LONGEST_AGO).as_millis()).unwrap_or(u64::MAX) }
+        Self::Leads { term, age_ms: milliseconds(ago.min(LONGEST_AGO)) }
     }
 }
 

@@ -20,6 +20,7 @@ use super::task::{ExitCause, InstanceTask, Runner};
 use crate::wire::output::{LONGEST_LINE, MessageLimit, Notice};
 use crate::wire::protocol::{self, Change, FromRunner, How, LOOKUPS, NotCommitted, Resolved, ToRunner, frame};
 use baton_base::address::kind_from_here;
+use baton_base::clock::milliseconds;
 use baton_store::state::{self, Claim, CommitError, HandoverClaim};
 
 /// Maximum number of bytes for the runner that may still be unwritten when the runner sends its next request. Real
@@ -108,7 +109,7 @@ impl<'a> InstanceLoop<'a> {
                     stop_sent = true;
                     if let Some(StopNotice { reason, message, grace_ends }) = notice.clone() {
                         let grace = grace_ends.since(task.launcher.clock.now());
-                        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+                        let grace_ms = milliseconds(grace);
                         let notice = protocol::Notice { reason: reason.into(), message, grace_ms };
                         send(&mut unwritten, &ToRunner::Stop(notice));
                     }

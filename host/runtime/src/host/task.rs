@@ -103,6 +103,7 @@ impl InstanceTask {
             term: self.term,
             election: election.to_string(),
             node: node.clone(),
+            run: self.run.map(Into::into),
             arguments: arguments.clone(),
             environment: self.launcher.environment(&self.module, self.term, self.run, &secrets),
             config: config.iter().cloned().chain(secrets).collect(),

@@ -342,8 +342,9 @@ mod tests {
     fn contract_problem_names_both_versions() {
         for (version, remedy) in [
             ("0.1.0", None),
+            ("0.1.1", None),
             ("0.0.9", Some("no older versions")),
-            ("0.1.1", Some("update the host")),
+            ("0.1.2", Some("update the host")),
             ("0.2.0", Some("update the host")),
         ] {
             let Judged { kind, problems, .. } = judge(Interfaces::in_bytes(&coordinator(version)).unwrap());

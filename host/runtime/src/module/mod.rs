@@ -16,7 +16,7 @@ use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
@@ -30,6 +30,7 @@ use crate::module::judge::{
     COMMAND, Import, Interfaces, Judged, ModuleKind, STATE, judge, needs_newer_wasi, newer_wasi,
 };
 use crate::runner::guest::{self, CONTRACT, CoordinatorPre, Guest};
+use baton_base::clock::milliseconds;
 use baton_store::Digest;
 
 use crate::{FileError, read_file};
@@ -466,8 +467,4 @@ fn plain(error: &wasmtime::Error) -> String {
 
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-fn milliseconds(length: Duration) -> u64 {
-    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }

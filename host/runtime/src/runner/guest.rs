@@ -2,7 +2,6 @@
 //! use.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use baton_election::{Term, Time};
 use tokio::sync::watch;
@@ -23,9 +22,9 @@ use crate::runner::polls;
 use crate::runner::{LocalState, PollTracker, Wire};
 use crate::wire::limits::Tally;
 use crate::wire::page::RunnerGate;
-use crate::wire::protocol::{FromRunner, Reason};
+use crate::wire::protocol::{FromRunner, Reason, RunTimes};
 use crate::wire::shared::SharedMemory;
-use baton_base::clock::Clock;
+use baton_base::clock::{Clock, milliseconds};
 
 mod bindings {
     wasmtime::component::bindgen!({
@@ -38,17 +37,18 @@ mod bindings {
 }
 
 pub(crate) use bindings::baton::host::state as state_contract;
-use bindings::baton::host::term as contract;
+use bindings::baton::host::{schedule, term as contract};
 pub(crate) use bindings::exports::baton::host::task::Failure;
 pub(crate) use bindings::{Coordinator, CoordinatorPre};
 
 /// The WIT package that contains the world for coordinators.
 pub(crate) const CONTRACT: &str = "baton:host";
-pub(crate) const CONTRACT_VERSION: &str = "0.1.0";
+pub(crate) const CONTRACT_VERSION: &str = "0.1.1";
 
 /// Interfaces that every coordinator is granted: the contract, and the interfaces that a program needs to start, print,
 /// wait and get random numbers. These interfaces give access to neither the network nor files.
 pub(crate) const GRANTED: &[&str] = &[
+    "baton:host/schedule",
     "baton:host/state",
     "baton:host/term",
     "wasi:cli/environment",
@@ -107,6 +107,7 @@ pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     files::link(linker)?;
     wasmtime_wasi_config::add_to_linker(linker, |guest| WasiConfig::from(&guest.config))?;
     contract::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)?;
+    schedule::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)?;
     state_contract::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)
 }
 
@@ -123,6 +124,7 @@ pub(crate) struct TermContext {
     pub(crate) election: String,
     pub(crate) node: String,
     pub(crate) module: String,
+    pub(crate) run: Option<RunTimes>,
     pub(crate) gate: Arc<RunnerGate>,
     pub(crate) clock: Clock,
     pub(crate) stop: watch::Receiver<Option<StopNotice>>,
@@ -233,8 +235,14 @@ impl contract::Host for Guest {
     }
 }
 
-fn milliseconds(length: Duration) -> u64 {
-    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+impl schedule::Host for Guest {
+    fn scheduled_for(&mut self) -> wasmtime::Result<Option<u64>> {
+        Ok(self.term.run.map(|run| run.due))
+    }
+
+    fn last_completed(&mut self) -> wasmtime::Result<Option<u64>> {
+        Ok(self.term.run.and_then(|run| run.last_completed))
+    }
 }
 
 /// Maximum amount of data that one call may pass in either direction (bytes). While the data is copied, it takes twice

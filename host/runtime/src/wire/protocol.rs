@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use std::net::SocketAddr;
 
 use baton_base::address::AddressKind;
-use baton_election::{StopReason, Term};
+use baton_election::{ScheduledRun, StopReason, Term};
 use baton_store::Digest;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -80,10 +80,24 @@ pub(crate) struct StartParams {
     pub term: Term,
     pub election: String,
     pub node: String,
+    pub run: Option<RunTimes>,
     pub arguments: Vec<String>,
     pub environment: Vec<(String, String)>,
     pub config: Vec<(String, String)>,
     pub entries: Option<BTreeMap<String, Bytes>>,
+}
+
+/// The due times of [`ScheduledRun`], in seconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct RunTimes {
+    pub due: u64,
+    pub last_completed: Option<u64>,
+}
+
+impl From<ScheduledRun> for RunTimes {
+    fn from(run: ScheduledRun) -> Self {
+        Self { due: run.due.as_secs(), last_completed: run.last_completed.map(|last| last.as_secs()) }
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ mod turning;
 
 use std::hint::black_box;
 use std::process;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use baton_sdk::{Failure, Term};
 use imports::wasi::config::store;
@@ -118,7 +118,12 @@ fn run(term: &Term) -> baton_sdk::Result {
             let stored = store::get_all().map_err(|error| Failure::fatal(format!("{error:?}")))?;
             let stored = stored.into_iter().map(|(name, value)| format!("config {name}={value}"));
             // Print all values in one line, so that a test that has received the line has all of them.
-            println!("{}", variables.chain(stored).collect::<Vec<_>>().join("; "));
+            let times = [("scheduled for", term.scheduled_for()), ("last completed", term.last_completed())];
+            let times = times.into_iter().filter_map(|(name, time)| {
+                let seconds = time?.duration_since(UNIX_EPOCH).ok()?.as_secs();
+                Some(format!("{name} {seconds}"))
+            });
+            println!("{}", variables.chain(stored).chain(times).collect::<Vec<_>>().join("; "));
             Ok(())
         }
         "log" => {
