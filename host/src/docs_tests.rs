@@ -206,7 +206,7 @@ fn docs_list_the_fields_of_json() {
     let usage = serde_json::json!({
         "memory": {"used": 1, "limit": 2}, "table_elements": {"used": 1, "limit": 2}, "kept": 3,
         "instances": {"used": 1, "limit": 2}, "handles": {"used": 1, "limit": 2}, "files": {"used": 1, "limit": 2},
-        "requests": {"used": 1, "limit": 2}, "lines": 1, "dropped": 1, "lines_per_second": 1,
+        "requests": {"used": 1, "limit": 2}, "lines": 1, "dropped": 1, "lines_per_second": 1, "since_progress_ms": 1,
         "process": {"pid": 1, "memory": 1, "cpu_ms": 1},
     });
     let in_use: InstanceUsage = serde_json::from_value(usage).unwrap();

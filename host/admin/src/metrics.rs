@@ -234,6 +234,17 @@ impl Scrape {
                 metric.counter(&[one.label(), ("outcome", outcome.word())], number(count))?;
             }
         }
+        let help = "Failures of the coordinator in a row, on all nodes; 0 if this node does not lead";
+        self.gauges(encoder, "baton_consecutive_failures", None, help, |one| one.view.failures.into())?;
+        let help = "Time of the last progress report of the instance";
+        let mut metric =
+            Metric::new(encoder, "baton_last_progress_timestamp", Some(&Unit::Seconds), MetricType::Gauge, help)?;
+        for one in &self.elections {
+            if let Some(since) = one.in_use.as_ref().and_then(|in_use| in_use.since_progress_ms) {
+                let at = wall().saturating_sub(Duration::from_millis(since));
+                metric.gauge(&[one.label()], at.as_secs_f64())?;
+            }
+        }
         let help = "Time from the kill of an instance until its exit";
         self.histograms(encoder, "baton_kill_duration", help, |one| &one.tracker.counts.kills)?;
         let help = "Time without an instance during a swap";

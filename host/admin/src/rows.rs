@@ -18,6 +18,8 @@ pub struct TermRow {
     pub module: Option<String>,
     /// Start of the term (RFC 3339).
     pub began: String,
+    /// Due time of the scheduled run that the term carried out (RFC 3339); null without a schedule.
+    pub due: Option<String>,
     /// Time at which the instance exited (RFC 3339); null until a node reports it.
     pub ended: Option<String>,
     /// Outcome of the instance: `done`, `failed`, `fatal`, `unable`, `killed` or `superseded`; null if the term's node
@@ -35,11 +37,11 @@ pub struct TermRow {
 
 impl From<PastTerm> for TermRow {
     fn from(past: PastTerm) -> Self {
-        let PastTerm { term, node, incarnation, module, begun, ended, outcome, reason, leaderless_ms, closed_by } =
-            past;
+        let PastTerm { term, node, incarnation, module, begun, due, ended, outcome, reason, .. } = past;
         #[expect(clippy::cast_precision_loss, reason = "an f64 holds milliseconds exactly for 285,000 years")]
-        let leaderless_s = leaderless_ms.map(|time| time as f64 / 1e3);
-        Self { term, node, incarnation, module, began: begun, ended, outcome, reason, leaderless_s, closed_by }
+        let leaderless_s = past.leaderless_ms.map(|time| time as f64 / 1e3);
+        let (began, closed_by) = (begun, past.closed_by);
+        Self { term, node, incarnation, module, began, due, ended, outcome, reason, leaderless_s, closed_by }
     }
 }
 

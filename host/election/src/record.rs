@@ -6,7 +6,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::request::Recalled;
-use crate::schedule::Progress;
+use crate::schedule::{Progress, ScheduledRun};
 
 /// An election's name: 1 to 63 characters of `a-z`, `0-9` and `-`, starting with a letter.
 ///
@@ -135,6 +135,12 @@ pub struct Record {
 }
 
 impl Record {
+    /// The scheduled run that the record's term carries out, if any.
+    #[must_use]
+    pub fn run(&self) -> Option<ScheduledRun> {
+        self.progress.as_ref().filter(|progress| progress.has_schedule())?.unfinished()
+    }
+
     /// Copies the term from `other`: its number, node, incarnation, start and lease. Keeps the module's fields.
     pub(crate) fn names_term_of(&mut self, other: &Self) {
         let Self { term, node, incarnation, since, lease, .. } = other.clone();

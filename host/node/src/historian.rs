@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::telemetry::{ElectionTracker, Event, Log, Served};
-use baton_base::clock::rfc3339;
+use baton_base::clock::{milliseconds, rfc3339, rfc3339_seconds};
 use baton_base::jitter::{between, doubled};
 use baton_store::{HistoryError, KEPT_TERMS, ObjectStore, PastTerm, report_terms};
 
@@ -151,7 +151,7 @@ impl Unwritten {
 
 impl Historian {
     fn past_terms(&self, served: Served) -> [Option<PastTerm>; 2] {
-        let Served { term, module, begun, ended, outcome, reason, leaderless, before } = served;
+        let Served { term, module, begun, due, ended, outcome, reason, leaderless, before } = served;
         let begun = rfc3339(begun);
         let before = before.and_then(|before| PastTerm::before(&before, &self.node, &begun));
         let own = PastTerm {
@@ -160,10 +160,11 @@ impl Historian {
             incarnation: self.incarnation.clone(),
             module,
             begun,
+            due: due.map(rfc3339_seconds),
             ended: ended.map(rfc3339),
             outcome: outcome.map(|outcome| outcome.word().to_owned()),
             reason,
-            leaderless_ms: leaderless.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+            leaderless_ms: leaderless.map(milliseconds),
             closed_by: None,
         };
         [before, Some(own)]
@@ -219,7 +220,7 @@ mod tests {
         }
 
         fn begins(&self, term: Term) {
-            self.tracker.terms.begins(term, None);
+            self.tracker.terms.begins(term, None, None);
         }
 
         fn ends(&self) {

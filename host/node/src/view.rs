@@ -17,6 +17,8 @@ pub struct NodeView {
     pub term: Term,
     /// The progress of the election's scheduled runs, as far as this node knows.
     pub progress: Option<Box<Progress>>,
+    /// The number of consecutive failures of the coordinator, while this node holds the lease; otherwise 0.
+    pub failures: u32,
     /// The leader, if this node knows it.
     pub leader: Option<String>,
     /// The deadline, while this node holds the lease.

@@ -23,8 +23,9 @@ pub fn print_history(election: &ElectionName, rows: &[TermRow], json: bool) -> i
     }
 }
 
+/// Formats the terms as a table. Contains due times only if an election has a schedule.
 fn table(rows: &[TermRow]) -> String {
-    let head = ["TERM", "NODE", "MODULE", "BEGAN", "LED", "LEADERLESS", "OUTCOME", "REASON"];
+    let head = ["TERM", "NODE", "MODULE", "DUE", "BEGAN", "LED", "LEADERLESS", "OUTCOME", "REASON"];
     let mut lines = vec![head.map(String::from)];
     let dash = |text: Option<String>| text.unwrap_or("-".to_owned());
     for row in rows {
@@ -36,6 +37,7 @@ fn table(rows: &[TermRow]) -> String {
             row.term.to_string(),
             row.node.clone(),
             dash(row.module.as_deref().map(short)),
+            dash(row.due.as_deref().map(to_the_second)),
             to_the_second(&row.began),
             dash(led),
             dash(row.leaderless_s.map(|seconds| format!("{seconds:.1}s"))),
@@ -43,7 +45,13 @@ fn table(rows: &[TermRow]) -> String {
             dash(row.reason.clone()),
         ]);
     }
-    columns(&lines)
+    if rows.iter().any(|row| row.due.is_some()) {
+        return columns(&lines);
+    }
+    let without_due = lines.into_iter().map(|[term, node, module, _, began, led, leaderless, outcome, reason]| {
+        [term, node, module, began, led, leaderless, outcome, reason]
+    });
+    columns(&without_due.collect::<Vec<_>>())
 }
 
 /// Formats the time from `from` to `to`, rounded down to seconds. Returns `None` if either string is not a time, or if
@@ -89,6 +97,12 @@ mod tests {
              8     web-2  sha256:abababababab  2026-11-21T10:00:00Z  1h 10m  -           killed   lease-at-risk: \\u{1b}[2J\n\
              6     web-1  -                    2026-11-21T09:59:59Z  <0.6s   -           -        -\n\
              5     web-1  sha256:abababababab  soon                  -       -           -        -\n"
+        );
+        let due = PastTerm { due: Some("2026-11-21T10:00:00Z".to_owned()), ..PastTerm::default() };
+        assert_eq!(
+            table(&[TermRow::from(due)]),
+            "TERM  NODE  MODULE  DUE                   BEGAN  LED  LEADERLESS  OUTCOME  REASON\n\
+             0           -       2026-11-21T10:00:00Z         -    -           -        -\n"
         );
     }
 }

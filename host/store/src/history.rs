@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::edit::{Edit, GivenUp, WriteOutcome};
 use crate::{ObjectStore, VersionedObject};
-use baton_base::clock::rfc3339;
+use baton_base::clock::{rfc3339, rfc3339_seconds};
 
 /// The format that this version reads and writes. If a field is added, the format must change, because an older host
 /// would drop the new field.
@@ -57,6 +57,9 @@ pub struct PastTerm {
     pub module: Option<String>,
     /// Start of the term, in RFC 3339.
     pub begun: String,
+    /// The due time of the scheduled run that the term carried out, in RFC 3339. `None` without a schedule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<String>,
     /// End of the instance, in RFC 3339. If another node has reported the end, this is the time at which that node took
     /// over. `None` until the end has been reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,8 +86,9 @@ impl PastTerm {
     pub fn of(record: &Record) -> Option<Self> {
         let Record { term, node, incarnation, since, module, .. } = record;
         let (incarnation, module, begun) = (incarnation.clone(), module.clone(), rfc3339(*since));
+        let due = record.run().map(|run| rfc3339_seconds(run.due));
         let node = node.clone().filter(|_| *term > 0)?;
-        Some(Self { term: *term, node, incarnation, module, begun, ..Self::default() })
+        Some(Self { term: *term, node, incarnation, module, begun, due, ..Self::default() })
     }
 
     /// Returns the term in the record that a successor found. The term counts as ended at the successor's takeover.
@@ -100,8 +104,8 @@ impl PastTerm {
     }
 
     fn bounded(mut self) -> Self {
-        let Self { node, incarnation, begun, module, ended, outcome, reason, closed_by, .. } = &mut self;
-        let optional = [module, ended, outcome, reason, closed_by].into_iter().flatten();
+        let Self { node, incarnation, begun, due, module, ended, outcome, reason, closed_by, .. } = &mut self;
+        let optional = [due, module, ended, outcome, reason, closed_by].into_iter().flatten();
         for text in [node, incarnation, begun].into_iter().chain(optional) {
             if let Some((end, _)) = text.char_indices().nth(LONGEST_TEXT) {
                 text.truncate(end);

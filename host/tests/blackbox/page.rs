@@ -349,6 +349,21 @@ fn page_recovers_when_its_host_restarts() {
 }
 
 #[test]
+fn page_shows_next_scheduled_run() {
+    let fleet = Fleet::new(Store::sqlite());
+    let Some(browser) = Browser::start() else { return };
+    let token = token(&fleet);
+    let node = fleet.launch_with("alpha", &[("--admin-token-file", &token), ("--schedule", "0 0 29 2 *")]).start();
+    node.after(0, "next_run");
+    let page = browser.open(&node);
+    page.enter_token();
+    page.wait("#detail-schedule", |text| text.contains("next run") && text.contains("no run completed"));
+    fleet.command(&["trigger", ELECTION]);
+    page.wait("#detail-schedule", |text| text.contains("run due"));
+    page.wait("#term-text", |text| text.contains("due"));
+}
+
+#[test]
 fn page_shows_output_as_text_and_not_as_markup() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::TellsConfig);
     let Some(browser) = Browser::start() else { return };

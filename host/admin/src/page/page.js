@@ -321,6 +321,12 @@
       say($('detail-since'), `no leader${none.length}${none.cause ? `: ${none.cause}` : ''}`);
       set($('detail-since'), 'title', none.since === null ? '' : `since ${when(none.since)}, local time (${zone()})`);
     }
+    const runs = [];
+    if (one.next_run) runs.push(`${Date.parse(one.next_run) > Date.now() ? 'next run' : 'run due'}: ${when(one.next_run)}`);
+    if (one.next_run || one.last_completed_run) runs.push(one.last_completed_run ? `last completed run: ${when(one.last_completed_run)}` : 'no run completed yet');
+    say($('detail-schedule'), runs.join(' · '));
+    set($('detail-schedule'), 'title', one.next_run ? exact(one.next_run) : '');
+    show($('detail-schedule'), runs.length > 0);
     const failure = lastFailure();
     say($('detail-failure'), failure);
     show($('detail-failure'), Boolean(failure));
@@ -438,6 +444,7 @@
   const inWords = (row) => [
     `Term ${row.term} on ${row.node}`,
     row.leaderless_s ? `no leader for ${length(row.leaderless_s)} before` : '',
+    row.due ? `due ${when(row.due)}` : '',
     `began ${when(row.began)}`,
     `${isRunning(row) ? 'has led' : 'led'} for ${length(led(row))}`,
     end(row),

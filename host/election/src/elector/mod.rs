@@ -198,6 +198,15 @@ impl Elector {
         self.context.memory.progress.as_deref()
     }
 
+    /// The number of consecutive failures of the module that ran last. It includes failures on earlier leaders. 0 if
+    /// this node does not hold the lease.
+    pub fn failures(&self) -> u32 {
+        match &self.role {
+            Role::Holding(holding) => holding.failures(),
+            _ => 0,
+        }
+    }
+
     /// True if this node holds the lease, as far as it knows. While this is true, the host must notice within 500 ms if
     /// the machine has slept or the clock was set, and within 5 s if timers run slow. The host must then pass in the
     /// new time.

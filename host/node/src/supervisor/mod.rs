@@ -228,6 +228,7 @@ impl Run {
         self.view = NodeView {
             term: self.elector.written_term(),
             progress: self.elector.progress().cloned().map(Box::new),
+            failures: self.elector.failures(),
             deadline: self.elector.deadline(),
             instance: self.serving.as_ref().map(Serving::view),
             module: self.ready_modules.all().next().map(|one| one.module.digest()),
@@ -371,7 +372,8 @@ impl Run {
                 self.term = Some(record.term);
                 // A term in which the leader only waits for the next run has no history.
                 if !self.waits_for_run(record) {
-                    self.config.tracker.terms.begins(record.term, record.module.as_deref());
+                    let due = record.run().map(|run| run.due);
+                    self.config.tracker.terms.begins(record.term, record.module.as_deref(), due);
                 }
             }
             Report::Lost { reason, .. } => self.config.tracker.terms.is_ending(&format!("lost: {reason}")),

@@ -23,6 +23,8 @@ pub struct Served {
     pub module: Option<String>,
     /// Start of the term, as wall-clock time since the Unix epoch.
     pub begun: Duration,
+    /// The due time of the scheduled run that the term carries out, as wall-clock time since the Unix epoch.
+    pub due: Option<Duration>,
     /// End of the instance, as wall-clock time since the Unix epoch. `None` while the instance is running.
     pub ended: Option<Duration>,
     /// The outcome of the instance. `None` while the instance is running.
@@ -87,13 +89,14 @@ impl Terms {
     }
 
     /// Begins to track a term. Called right after this node has written the term's record to the store.
-    pub(crate) fn begins(&self, term: Term, module: Option<&str>) {
+    pub(crate) fn begins(&self, term: Term, module: Option<&str>, due: Option<Duration>) {
         let mut state = self.lock();
         state.serving = Some((
             Served {
                 term,
                 module: module.map(str::to_owned),
                 begun: wall(),
+                due,
                 ended: None,
                 outcome: None,
                 reason: None,
@@ -162,11 +165,12 @@ mod tests {
     fn term_is_reported_when_it_begins_and_when_it_ends() {
         let terms = Terms::default();
         let before = reads(&terms, 3);
-        terms.begins(4, Some("sha256:ab"));
+        terms.begins(4, Some("sha256:ab"), Some(Duration::from_secs(7)));
         terms.follows_on(Duration::from_secs(2));
         let [begun] = terms.take().try_into().unwrap();
         assert_eq!((begun.term, begun.leaderless, begun.ended), (4, Some(Duration::from_secs(2)), None));
-        assert_eq!((begun.module.as_deref(), &begun.before), (Some("sha256:ab"), &Some(before)));
+        assert_eq!((begun.module.as_deref(), begun.due), (Some("sha256:ab"), Some(Duration::from_secs(7))));
+        assert_eq!(begun.before, Some(before));
         assert_eq!(terms.take(), []);
         ["lease-at-risk: why", "lost: held", "late"].iter().for_each(|why| terms.is_ending(why));
         assert_eq!(terms.take(), [], "the reasons are reported with the end");
@@ -182,9 +186,9 @@ mod tests {
     fn next_term_under_the_same_lease_has_no_predecessor() {
         let terms = Terms::default();
         reads(&terms, 3);
-        terms.begins(4, None);
+        terms.begins(4, None, None);
         terms.has_ended(Ended::Failed, Some("a trap\nand where"));
-        terms.begins(5, None);
+        terms.begins(5, None, None);
         let [first, second] = terms.take().try_into().unwrap();
         assert_eq!((first.reason.as_deref(), first.outcome), (Some("a trap"), Some(Ended::Failed)));
         assert_eq!((second.term, second.leaderless, second.before), (5, None, None));
@@ -198,7 +202,7 @@ mod tests {
         let terms = Terms::default();
         let long = "x".repeat(10_000);
         for term in 1..=KEPT_TERMS as u64 + 5 {
-            terms.begins(term, None);
+            terms.begins(term, None, None);
             terms.has_ended(Ended::Failed, Some(&long));
         }
         terms.has_ended(Ended::Done, None);

@@ -411,11 +411,11 @@ mod tests {
     fn time_without_leader_belongs_to_the_term_that_ends_it() {
         let mut bench = Bench::new();
         bench.reads(10, read(LeaseState::Expired, |_| {}));
-        bench.tracker.terms.begins(4, None);
+        bench.tracker.terms.begins(4, None, None);
         bench.reports(12, elected(4));
         let leaderless = |bench: &Bench| bench.tracker.terms.take().pop().unwrap().leaderless;
         assert_eq!(leaderless(&bench), Some(Duration::from_secs(2)));
-        bench.tracker.terms.begins(5, None);
+        bench.tracker.terms.begins(5, None, None);
         bench.reports(13, elected(5));
         assert_eq!(leaderless(&bench), None, "the node led before");
     }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::host::policy::Policy;
 use crate::wire::limits::{EffectCounts, Limits, Tally};
 use crate::wire::shared::SharedMemory;
+use baton_base::clock::milliseconds;
 use baton_base::gate::Gate;
 
 /// The list of running instances of one or more launchers. Clones share the list.
@@ -50,6 +51,9 @@ pub struct InstanceUsage {
     pub dropped: u64,
     /// Maximum average number of lines per second. Short bursts may exceed the average.
     pub lines_per_second: u32,
+    /// Milliseconds since the guest last reported progress. `None` if it has not.
+    #[serde(default)]
+    pub since_progress_ms: Option<u64>,
     /// The system resources that the instance's process uses now.
     pub process: ProcessUse,
 }
@@ -147,6 +151,7 @@ impl RunningInstances {
                 lines: usage.lines,
                 dropped: usage.dropped,
                 lines_per_second: limits.output,
+                since_progress_ms: entry.tally.since_progress().map(milliseconds),
                 process,
             };
             Some((entry.election, entry.term, in_use))

@@ -5,7 +5,7 @@ use baton_store::{History, PastTerm, VersionedObject, read_history};
 use super::*;
 
 impl Fleet {
-    async fn past_term(&self, term: Term, test: impl Fn(&PastTerm) -> bool) -> PastTerm {
+    pub(super) async fn past_term(&self, term: Term, test: impl Fn(&PastTerm) -> bool) -> PastTerm {
         let waits = async {
             loop {
                 let history = read_history(&self.store, &self.elections[0]).await.ok().flatten().unwrap_or_default();

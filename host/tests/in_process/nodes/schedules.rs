@@ -61,6 +61,10 @@ async fn run_of_crashed_leader_is_repeated_and_next_waits() {
     assert!(repeated > term);
     fleet.instances.end(repeated, End::Done);
     fleet.is_completed(due).await;
+    for term in [term, repeated] {
+        let past = fleet.past_term(term, |past| past.ended.is_some()).await;
+        assert_eq!(past.due.as_deref(), Some("1970-01-01T00:10:00Z"), "{past:?}");
+    }
     beta.event("next_run", |event| event["due"] == "1970-01-01T00:20:00Z").await;
 
     // If a leader shuts down while it waits for the next run, its successor begins that run.

@@ -132,6 +132,10 @@ impl Holding {
         holding
     }
 
+    pub(super) fn failures(&self) -> u32 {
+        self.streak.failures
+    }
+
     /// No timer sends a request under a lease that is known to be lost.
     pub(super) fn timers(&self, context: &Context) -> Timers<14> {
         let timing = &context.settings.timing;
