@@ -38,6 +38,7 @@ pub(crate) struct World {
     pub(crate) election: String,
     pub(crate) node: String,
     pub(crate) remaining: Duration,
+    pub(crate) shard: (u32, u32),
     pub(crate) scheduled_for: Option<SystemTime>,
     pub(crate) last_completed: Option<SystemTime>,
     pub(crate) grace: Duration,
@@ -93,6 +94,7 @@ impl Host {
             election: "test".to_owned(),
             node: "test-0".to_owned(),
             remaining: Duration::from_secs(12),
+            shard: (0, 1),
             scheduled_for: None,
             last_completed: None,
             grace: Duration::from_secs(5),
@@ -149,6 +151,10 @@ impl Host {
     pub(crate) fn now(&self) -> SystemTime {
         let world = self.world();
         world.began + world.now
+    }
+
+    pub(crate) fn shard(&self) -> (u32, u32) {
+        self.world().shard
     }
 
     pub(crate) fn scheduled_for(&self) -> Option<SystemTime> {

@@ -6,9 +6,9 @@ use wasip2::clocks::monotonic_clock::subscribe_duration;
 use wasip2::io::poll::{Pollable, poll};
 
 use crate::StateError;
-use crate::bindings::baton::host::schedule;
 use crate::bindings::baton::host::state::{self, Change};
 use crate::bindings::baton::host::term::{self, StopReason};
+use crate::bindings::baton::host::{schedule, shard};
 
 /// A handle to the real host. It has no fields, because each call goes through the component's imports.
 #[derive(Debug, Clone)]
@@ -37,6 +37,10 @@ impl Host {
 
     pub(crate) fn now(&self) -> SystemTime {
         SystemTime::now()
+    }
+
+    pub(crate) fn shard(&self) -> (u32, u32) {
+        (shard::index(), shard::count())
     }
 
     pub(crate) fn scheduled_for(&self) -> Option<SystemTime> {

@@ -159,7 +159,7 @@ pub mod testing;
 pub use async_term::AsyncTerm;
 pub use failure::Failure;
 pub use state::{Commit, State, StateError};
-pub use term::{Stop, StopReason, Term};
+pub use term::{Shard, Stop, StopReason, Term};
 
 /// The result of a coordinator's function.
 pub type Result<T = (), E = Failure> = std::result::Result<T, E>;

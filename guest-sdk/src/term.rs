@@ -56,6 +56,24 @@ impl Term {
         self.host.now()
     }
 
+    /// Returns the shard that this instance serves.
+    ///
+    /// ```
+    /// fn run(term: &baton_sdk::Term) -> baton_sdk::Result {
+    ///     let shard = term.shard();
+    ///     for site in (0..100).filter(|site| site % shard.count == shard.index) {
+    ///         println!("crawl site {site}");
+    ///     }
+    ///     Ok(())
+    /// }
+    ///
+    /// baton_sdk::testing::Harness::new().shard(3, 16).run(run).unwrap();
+    /// ```
+    pub fn shard(&self) -> Shard {
+        let (index, count) = self.host.shard();
+        Shard { index, count }
+    }
+
     /// Returns the due time of this run, if the election has a schedule. Due times are whole seconds.
     ///
     /// A run that is cut short is repeated with the same due time. Send the due time with each write, and let the
@@ -127,6 +145,15 @@ impl Term {
     pub fn step_down(&self, reason: &str) {
         self.host.step_down(reason);
     }
+}
+
+/// One of the parts into which a group divides its work. An election without shards has one, with index 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shard {
+    /// The index of the shard, from 0 to `count` - 1.
+    pub index: u32,
+    /// The number of shards in the group.
+    pub count: u32,
 }
 
 /// The host's request to this instance to stop.

@@ -112,6 +112,13 @@ impl Harness {
         self
     }
 
+    /// Sets the result of [`Term::shard`]. The default is the only shard of an election without shards.
+    #[must_use]
+    pub fn shard(self, index: u32, count: u32) -> Self {
+        self.host.world().shard = (index, count);
+        self
+    }
+
     /// Sets the results of [`Term::scheduled_for`] and [`Term::last_completed`]. By default, both are `None`, as in an
     /// election without a schedule.
     #[must_use]

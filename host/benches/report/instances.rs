@@ -270,6 +270,7 @@ impl Baton {
         let watchdog = Watchdog::start(clock.clone(), |why, _| eprintln!("the watchdog ends this process: {why}"))?;
         let launcher = Launcher {
             election: ElectionName::new("bench")?,
+            shards: 1,
             node: "bench".to_string(),
             runners: runners(HttpPolicy::default())?,
             states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),

@@ -14,6 +14,9 @@ pub const HIGHEST_PRIORITY: u8 = 100;
 /// and request the lease.
 const MAX_DEFERRAL: Duration = Duration::from_secs(2);
 
+/// Time for which a node that leads more shards than another node lets other nodes take a released lease first.
+pub(crate) const YIELDS_FOR: Duration = Duration::from_secs(1);
+
 /// Time after which a node takes a free lease even if its host has reached its leadership quota (`--max-leaderships`).
 pub(crate) const TAKE_ANYWAY_AFTER: Duration = Duration::from_secs(10);
 
@@ -31,6 +34,9 @@ pub struct Eligibility {
     pub chosen: Option<Chosen>,
     /// This node's priority, from 0 to [`HIGHEST_PRIORITY`]. Nodes with a higher priority take a free lease earlier.
     pub priority: u8,
+    /// True if another node leads fewer shards of the group. This node then lets other nodes take a released lease
+    /// first. It takes a lease that has expired, or whose holder has exited, at once.
+    pub yields: bool,
     /// The version of the steering object (the operators' commands in the store) from which the host derived these
     /// conditions.
     pub steering: SteeringVersion,
@@ -44,6 +50,7 @@ impl Default for Eligibility {
             commands: Vec::new(),
             chosen: None,
             priority: HIGHEST_PRIORITY,
+            yields: false,
             steering: SteeringVersion::Absent,
         }
     }

@@ -12,6 +12,7 @@
 //! - [`timing`]: the times by which a holder must act
 //! - [`hint`]: the messages between nodes
 //! - [`eligibility`]: the conditions, other than the lease, under which a node may lead
+//! - [`balance`]: the balance of a group's shards between nodes
 //! - [`schedule`]: the schedule of the runs, and its progress
 //! - [`port`]: the elector's inputs and effects
 //! - [`elector`]: the decisions
@@ -55,6 +56,7 @@
 
 extern crate alloc;
 
+pub mod balance;
 pub mod elector;
 pub mod eligibility;
 pub mod hint;
@@ -70,7 +72,10 @@ pub use hint::{Hint, Word};
 pub use port::{
     Effect, End, Input, ModuleVersion, Now, OnDone, Plan, Random, Report, ScheduleCommands, Settings, StopReason,
 };
-pub use record::{ElectionName, HIGHEST_TERM, LeaseId, LeaseState, Outcome, Record, Snapshot, Term, Version};
+pub use record::{
+    ElectionName, HIGHEST_TERM, InvalidElectionName, LeaseId, LeaseState, MAX_SHARDS, Outcome, Record, Snapshot, Term,
+    Version,
+};
 pub use request::{Op, Recalled, Reply, RequestId, StoreError};
 pub use schedule::{Missed, Progress, Schedule, ScheduledRun};
 pub use timing::{Time, Timing, TimingError};

@@ -1,7 +1,9 @@
 //! An election's data in the lease store.
 
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::{String, ToString};
+use core::cmp::Ordering;
 use core::fmt;
 use core::time::Duration;
 
@@ -11,8 +13,23 @@ use crate::schedule::{Progress, ScheduledRun};
 /// An election's name: 1 to 63 characters of `a-z`, `0-9` and `-`, starting with a letter.
 ///
 /// These are the rules of the strictest store, so a valid name works in every store.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+///
+/// A group's shards are elections, too. The name of a shard is the group's name, a slash and the shard's index:
+///
+/// ```
+/// use baton_election::ElectionName;
+///
+/// let shard = ElectionName::new("crawl/3")?;
+/// assert_eq!((shard.group(), shard.shard()), ("crawl", Some(3)));
+/// let election = ElectionName::new("billing")?;
+/// assert_eq!((election.group(), election.shard()), ("billing", None));
+/// # Ok::<(), baton_election::InvalidElectionName>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ElectionName(String);
+
+/// Maximum number of shards in a group. Shard indexes start at 0.
+pub const MAX_SHARDS: u16 = 256;
 
 /// Error for a string that is not a valid [`ElectionName`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -20,17 +37,22 @@ pub struct ElectionName(String);
 pub struct InvalidElectionName(pub String);
 
 impl ElectionName {
-    /// Creates the name, after a check that `name` is valid: see [`ElectionName`].
+    /// Creates the name of an election or a shard, after a check that `name` is valid: see [`ElectionName`].
     ///
     /// # Errors
     /// [`InvalidElectionName`] if `name` is not valid.
     pub fn new(name: &str) -> Result<Self, InvalidElectionName> {
+        let invalid = || InvalidElectionName(name.to_string());
+        let (group, shard) = name.split_once('/').map_or((name, None), |(group, shard)| (group, Some(shard)));
+        // Each shard has only one name, so an index has no leading zeros.
+        let index = |text: &str| text.parse::<u8>().ok().filter(|index| index.to_string() == text);
+        let is_shard = shard.is_none_or(|text| index(text).is_some());
         let legal = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
-        let starts_with_letter = name.as_bytes().first().is_some_and(u8::is_ascii_lowercase);
-        if starts_with_letter && name.len() <= 63 && name.bytes().all(legal) {
+        let starts_with_letter = group.as_bytes().first().is_some_and(u8::is_ascii_lowercase);
+        if is_shard && starts_with_letter && group.len() <= 63 && group.bytes().all(legal) {
             Ok(Self(name.to_string()))
         } else {
-            Err(InvalidElectionName(name.to_string()))
+            Err(invalid())
         }
     }
 
@@ -38,11 +60,46 @@ impl ElectionName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The name of the group, if this is a shard; otherwise the whole name.
+    pub fn group(&self) -> &str {
+        self.0.split_once('/').map_or(&self.0, |(group, _)| group)
+    }
+
+    /// The index of the shard, if this is a shard.
+    pub fn shard(&self) -> Option<u8> {
+        self.0.split_once('/').and_then(|(_, index)| index.parse().ok())
+    }
+
+    /// The election of the group, without a shard.
+    #[must_use]
+    pub fn without_shard(&self) -> Self {
+        Self(self.group().to_string())
+    }
+
+    /// The election of the shard with this index, in the same group.
+    #[must_use]
+    pub fn with_shard(&self, index: u8) -> Self {
+        Self(format!("{}/{index}", self.group()))
+    }
 }
 
 impl fmt::Display for ElectionName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+impl Ord for ElectionName {
+    /// Orders by group, then by the number of the shard.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.group(), self.shard()).cmp(&(other.group(), other.shard()))
+    }
+}
+
+impl PartialOrd for ElectionName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 

@@ -2322,6 +2322,19 @@ fn node_with_lower_priority_defers_a_free_lease() {
 }
 
 #[test]
+fn node_with_more_shards_defers_only_a_released_lease() {
+    for (lease, wait) in [(LeaseState::Free, SECOND), (LeaseState::Expired, Duration::ZERO)] {
+        let mut scene = Scene::new();
+        scene.input(Input::Eligibility(Eligibility { yields: true, ..Eligibility::default() }));
+        scene.reads(object(LeaseState::Held, Some(record(6, "other"))));
+        let record = Record { released: lease == LeaseState::Free, ..record(6, "other") };
+        let (requested, seen_free) = scene.polls_until_requested_with(object(lease, Some(record)));
+        let waited = requested.since(seen_free);
+        assert!((wait..wait + SECOND / 10).contains(&waited), "{lease:?}: waits {waited:?}");
+    }
+}
+
+#[test]
 fn node_does_not_defer_first_term_or_when_chosen() {
     let chosen = |by_operator| Some(Chosen { until: Time(SECOND * 60), by_operator });
     for (term, chosen) in [(0, None), (6, chosen(true)), (6, chosen(false))] {
@@ -2713,7 +2726,10 @@ impl Scene {
     /// Makes a standby read a free lease again and again, until the standby requests the lease. Returns the time of the
     /// request and the time of the first read that showed the lease as free.
     fn polls_until_requested(&mut self) -> (Time, Time) {
-        let free = object(LeaseState::Free, Some(record(6, "other")));
+        self.polls_until_requested_with(object(LeaseState::Free, Some(record(6, "other"))))
+    }
+
+    fn polls_until_requested_with(&mut self, free: Snapshot) -> (Time, Time) {
         let mut seen_free = None;
         loop {
             let effects = self.reads(free.clone());

@@ -2,16 +2,18 @@
 //! highest term that the node has seen. Leadership does not depend on announcements, so a failed announcement is
 //! retried, but not logged.
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use baton_base::clock::{rfc3339, wall};
 use baton_base::jitter::doubled;
-use baton_election::{ElectionName, Progress, Recalled, StoreError};
+use baton_election::{ElectionName, Recalled, StoreError};
 use baton_store::{
     AnnouncedPeer, Announcement, Digest, Labels, LeaseStore, ModuleStore as _, ObjectStore, withdraw, withdraw_gone,
 };
+use futures::future::select_all;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
@@ -47,6 +49,9 @@ pub struct NodeProperties {
     pub admin: String,
     /// Address and certificate fingerprint for links from other machines; `None` if the node has no such links.
     pub peer: Option<AnnouncedPeer>,
+    /// Maximum number of elections and shards that the node leads at the same time; `None` for no limit. The node
+    /// exceeds this number only if no other node can lead an election.
+    pub max_leaderships: Option<usize>,
 }
 
 pub(crate) struct Announcer {
@@ -57,7 +62,8 @@ pub(crate) struct Announcer {
     pub source: String,
     pub priority: u8,
     pub properties: NodeProperties,
-    pub views: watch::Receiver<NodeView>,
+    /// This node's views of the election or, for a group, of each shard.
+    pub views: Vec<(ElectionName, watch::Receiver<NodeView>)>,
     /// The modules that the node could start immediately.
     pub holds: watch::Receiver<Vec<Digest>>,
     pub log: Log,
@@ -67,9 +73,9 @@ struct Announced {
     /// The last announcement. The time and the incarnation of a duplicate host are missing, because [`Announcer::say`]
     /// adds them to a copy just before it writes the announcement.
     said: Option<Announcement>,
-    /// The highest term and the progress that this node has announced, in this or an earlier incarnation. `None` until
-    /// this host has read the stored announcement.
-    named: Option<Recalled>,
+    /// The highest term and the progress of each election that this node has announced, in this or an earlier
+    /// incarnation. `None` until this host has read the stored announcement.
+    named: Option<Named>,
     /// Time of the next announcement, if no change triggers an earlier one. After a failure, this is the time of the
     /// retry.
     again: Instant,
@@ -78,8 +84,17 @@ struct Announced {
     duplicate: Option<(String, Instant)>,
 }
 
+/// The highest term and the progress of each election: of the election itself or, for a group, of each shard.
+type Named = BTreeMap<ElectionName, Recalled>;
+
+fn merge(named: &mut Named, others: impl IntoIterator<Item = (ElectionName, Recalled)>) {
+    for (election, recalled) in others {
+        named.entry(election).or_default().merge(&recalled);
+    }
+}
+
 struct AnnouncementResult {
-    named: Recalled,
+    named: Named,
     duplicate: Option<String>,
 }
 
@@ -132,13 +147,15 @@ impl Announcer {
         let mut news: Option<Instant> = None;
         loop {
             let now = Instant::now();
-            let view = self.views.borrow_and_update().clone();
+            let views = self.latest_views();
             let holds = self.holds.borrow_and_update().clone();
-            let next = self.announcement(&view, holds);
+            let next = self.announcement(&views, holds);
             let wait = announced.said.as_ref().and_then(|said| {
                 // At shutdown, this node soon withdraws its announcement. Another update would only compete with the
                 // successor's requests to the store.
-                let waits_for_end = view.is_leaving && said.recalled() == next.recalled();
+                let is_leaving = views.iter().all(|(_, view)| view.is_leaving);
+                let waits_for_end =
+                    is_leaving && said.all_recalled(&self.election) == next.all_recalled(&self.election);
                 outdated_after(said, &next).filter(|_| !waits_for_end)
             });
             news = wait.map(|wait| news.map_or(now + wait, |news| news.min(now + wait)));
@@ -146,8 +163,9 @@ impl Announcer {
             if now >= due {
                 return next;
             }
+            let changes = self.views.iter_mut().map(|(_, views)| Box::pin(views.changed()));
             tokio::select! {
-                Ok(()) = self.views.changed() => {}
+                (Ok(()), ..) = select_all(changes) => {}
                 Ok(()) = self.holds.changed() => {}
                 () = sleep_until(due) => {}
             }
@@ -156,25 +174,35 @@ impl Announcer {
 
     /// Returns the announcement of the current state. The time and the incarnation of a duplicate host are still
     /// missing: [`Announcer::say`] adds them.
-    fn announcement(&self, view: &NodeView, holds: Vec<Digest>) -> Announcement {
+    fn announcement(&self, views: &[(ElectionName, NodeView)], holds: Vec<Digest>) -> Announcement {
         let NodeIncarnation { node, incarnation } = &self.itself;
-        let runs = view.instance.map(|instance| instance.module);
-        let NodeProperties { labels, admin, peer } = self.properties.clone();
-        Announcement {
+        let runs = views.iter().find_map(|(_, view)| view.instance).map(|instance| instance.module);
+        let NodeProperties { labels, admin, peer, max_leaderships } = self.properties.clone();
+        let mut announcement = Announcement {
             at: String::new(),
-            term: view.term,
-            progress: text_of(view.progress.as_deref()),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            steered: view.steered.clone(),
-            ineligible: view.ineligible.map(str::to_owned),
-            at_leadership_limit: view.at_leadership_limit,
-            link: view.link.clone(),
+            steered: common(views, |view| view.steered.clone()),
+            ineligible: common(views, |view| view.ineligible).map(str::to_owned),
+            at_leadership_limit: views.iter().any(|(_, view)| view.at_leadership_limit),
+            max_leaderships,
+            link: common(views, |view| view.link.clone()).filter(|_| views.len() == 1),
             labels,
             priority: Some(self.priority),
             admin,
             peer,
             ..Announcement::now(node, incarnation, &self.source, holds, runs)
+        };
+        for (election, view) in views {
+            announcement.set_recalled(election, &view.recalled());
+            if let Some(shard) = election.shard() {
+                announcement.shards.entry(shard).or_default().leads = view.leads.is_some();
+            }
         }
+        announcement
+    }
+
+    fn latest_views(&mut self) -> Vec<(ElectionName, NodeView)> {
+        self.views.iter_mut().map(|(election, views)| (election.clone(), views.borrow_and_update().clone())).collect()
     }
 
     fn say(
@@ -209,19 +237,19 @@ impl Announcer {
         // announcement may be the only record of a term.
         let (Some(named), Some(said)) = (announced.named, announced.said) else { return };
         let mut known = named.clone();
-        known.merge(&said.recalled());
-        known.merge(&self.views.borrow().recalled());
+        merge(&mut known, said.all_recalled(&self.election));
+        merge(&mut known, self.views.iter().map(|(election, views)| (election.clone(), views.borrow().recalled())));
+        let all: Vec<_> = known.clone().into_iter().collect();
         // If this fails, the announcement stays in the store, but its age will show that the node has exited.
-        let is_taken_back = withdraw(&*self.leases, &*self.store, &self.election, node, &known).await;
+        let is_taken_back = withdraw(&*self.leases, &*self.store, &self.election, node, &all).await;
         if matches!(is_taken_back, Ok(false)) && (known != named || said.runs.is_some()) {
             // The node is shutting down: it no longer holds modules or runs an instance.
-            let announcement = Announcement {
-                term: known.term,
-                progress: text_of(known.progress.as_deref()),
+            let mut announcement = Announcement {
                 version: said.version,
                 labels: said.labels,
                 ..Announcement::now(node, incarnation, &self.source, Vec::new(), None)
             };
+            known.iter().for_each(|(election, recalled)| announcement.set_recalled(election, recalled));
             let _ = say(self.store, self.election, announcement, Some(named)).await;
         }
     }
@@ -276,7 +304,7 @@ async fn say(
     store: Arc<dyn ObjectStore>,
     election: ElectionName,
     mut announcement: Announcement,
-    named: Option<Recalled>,
+    named: Option<Named>,
 ) -> Result<AnnouncementResult, StoreError> {
     let before = store.announced(&election, &announcement.node).await?;
     let before = before.and_then(|content| Announcement::decode(&content));
@@ -284,16 +312,18 @@ async fn say(
     let duplicate = named.as_ref().and(other).cloned();
     announcement.duplicate = duplicate.clone().or(announcement.duplicate);
     let mut named = named.unwrap_or_default();
-    before.iter().for_each(|before| named.merge(&before.recalled()));
-    named.merge(&announcement.recalled());
-    announcement.term = named.term;
-    announcement.progress = text_of(named.progress.as_deref());
+    before.iter().for_each(|before| merge(&mut named, before.all_recalled(&election)));
+    merge(&mut named, announcement.all_recalled(&election));
+    named.iter().for_each(|(election, recalled)| announcement.set_recalled(election, recalled));
     store.announce(&election, &announcement.node, announcement.encode()).await?;
     Ok(AnnouncementResult { named, duplicate })
 }
 
-fn text_of(progress: Option<&Progress>) -> String {
-    progress.map(Progress::to_string).unwrap_or_default()
+/// Returns the value that all views have in common, if any.
+fn common<T: PartialEq>(views: &[(ElectionName, NodeView)], value: impl Fn(&NodeView) -> Option<T>) -> Option<T> {
+    let mut values = views.iter().map(|(_, view)| value(view));
+    let first = values.next()??;
+    values.all(|other| other.as_ref() == Some(&first)).then_some(first)
 }
 
 #[cfg(test)]
@@ -338,7 +368,7 @@ mod tests {
                 source: "store://job".to_owned(),
                 priority: 50,
                 properties: NodeProperties::default(),
-                views: seen,
+                views: vec![(election.clone(), seen)],
                 holds: held,
                 log,
             };

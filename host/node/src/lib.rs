@@ -8,12 +8,14 @@
 //! - [`steering`] lets operators control nodes. The module contains the nodes' side and the commands' side.
 //! - [`links`] carries hints between the nodes of one store, on a separate thread.
 //! - [`announcer`] tells operators and other nodes about this node.
+//! - [`balance`] spreads the shards of a group evenly over its nodes.
 //! - [`historian`] records the outcome of this node's terms in the store.
 //! - [`maintenance`] steps the node down before Azure freezes or reboots its machine.
 //! - [`node_announcement`] shows a node's announcement to operators.
 //! - [`random`] draws random numbers that differ even between clones of a machine.
 
 pub mod announcer;
+pub mod balance;
 pub mod historian;
 pub mod links;
 pub mod maintenance;

@@ -24,6 +24,8 @@ pub struct NodeAnnouncement {
     /// Digest of the module that the node's instance runs; null if none runs.
     #[schema(value_type = Option<String>)]
     pub runs: Option<Digest>,
+    /// The shards of the group that the node leads, by index; empty in an election without shards.
+    pub shards: Vec<u8>,
     /// Reason why the node is ineligible: `maintenance`, `suspended`, `stepped-down`, `transferring` or `cooling-off`;
     /// null if it is eligible.
     pub ineligible: Option<String>,
@@ -47,12 +49,14 @@ impl From<&Announcement> for NodeAnnouncement {
             labels,
             version,
             runs,
+            shards,
             ineligible,
             at_leadership_limit,
             duplicate,
             link,
             ..
         } = announcement.clone();
+        let shards = shards.into_iter().filter(|(_, shard)| shard.leads).map(|(index, _)| index).collect();
         let (at, version) = (Some(at), Some(version).filter(|version| !version.is_empty()));
         Self {
             node,
@@ -62,6 +66,7 @@ impl From<&Announcement> for NodeAnnouncement {
             labels,
             version,
             runs,
+            shards,
             ineligible,
             at_leadership_limit,
             duplicate,

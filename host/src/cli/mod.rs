@@ -535,7 +535,7 @@ fn with_current_name(mut error: clap::Error) -> clap::Error {
 }
 
 fn election_argument(text: &str) -> Result<ElectionName, ConfigError> {
-    config::election(text).map_err(|problem| ConfigError::of_argument("ELECTION", problem))
+    config::election_or_shard(text).map_err(|problem| ConfigError::of_argument("ELECTION", problem))
 }
 
 /// Rejects URLs such as `oci://…`. Only hosts fetch modules; commands read them from files.

@@ -40,10 +40,12 @@ impl NodeStatusRow {
             .iter()
             .map(|announcement| {
                 let exited = exited(&announcement.incarnation);
+                let (is_able, announcement) = (!announcement.holds.is_empty(), NodeAnnouncement::from(announcement));
+                let leads = leads(&announcement.incarnation) || !announcement.shards.is_empty() && !exited;
                 Self {
-                    announcement: NodeAnnouncement::from(announcement),
-                    role: if leads(&announcement.incarnation) { "leader" } else { "standby" },
-                    ready: Some(!announcement.holds.is_empty() && !exited),
+                    announcement,
+                    role: if leads { "leader" } else { "standby" },
+                    ready: Some(is_able && !exited),
                     exited,
                 }
             })
@@ -108,7 +110,10 @@ fn table(rows: &[NodeStatusRow], suspended: Option<&CommandOrigin>, now: OffsetD
         let announcement = &row.announcement;
         lines.push([
             announcement.node.clone(),
-            row.role.to_owned(),
+            match announcement.shards.len() {
+                shards @ 1.. if row.role == "leader" => format!("leads {shards}"),
+                _ => row.role.to_owned(),
+            },
             dash(announcement.priority.map(|priority| priority.to_string())),
             dash(announcement.version.clone()),
             dash(row.ready.map(|ready| if ready { "ready" } else { "none" }.to_owned())),

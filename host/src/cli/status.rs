@@ -1,5 +1,6 @@
 //! The output of `baton status`.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
@@ -222,12 +223,13 @@ fn as_rfc3339<S: Serializer>(since: &Option<Duration>, serializer: S) -> Result<
     since.map(rfc3339).serialize(serializer)
 }
 
-/// Prints the elections, as a table or as a JSON array.
+/// Prints the elections, as a table or as a JSON array. If `are_grouped` is true, the table has one line for each group
+/// of shards.
 ///
 /// # Errors
 /// As for [`print_json`].
-pub fn print_status(rows: &[StatusRow], json: bool) -> io::Result<()> {
-    if json { print_json(&rows) } else { print_styled(&text(rows)).map(drop) }
+pub fn print_status(rows: &[StatusRow], json: bool, are_grouped: bool) -> io::Result<()> {
+    if json { print_json(&rows) } else { print_styled(&text(rows, are_grouped)).map(drop) }
 }
 
 /// Prints the rows that were read at the time `at`, and an error for each election that could not be read. On a
@@ -240,6 +242,7 @@ pub fn print_again(
     at: Duration,
     read: Result<(&[StatusRow], &[String]), &str>,
     json: bool,
+    are_grouped: bool,
 ) -> io::Result<bool> {
     if json {
         // Print nothing but rows to stdout; print errors to stderr.
@@ -257,7 +260,7 @@ pub fn print_again(
     let body = match read {
         Ok((rows, unread)) => {
             let errors = unread.iter().map(|error| format!("error: {error}\n")).collect::<String>();
-            text(rows) + &escape_lines(&errors)
+            text(rows, are_grouped) + &escape_lines(&errors)
         }
         Err(error) => escape_lines(&format!("error: {error}\n")).into_owned(),
     };
@@ -282,14 +285,20 @@ pub(super) fn seconds(text: &str) -> Result<Duration, ConfigError> {
     })
 }
 
-fn text(rows: &[StatusRow]) -> String {
+fn text(rows: &[StatusRow], are_grouped: bool) -> String {
     if rows.is_empty() {
         return "There are no elections in this store.\n".to_string();
     }
     let mut lines =
         vec![["ELECTION", "LEASE", "TERM", "NODE", "SINCE", "MODULE", "OUTCOME", "LABELS"].map(String::from)];
     let dash = |text: Option<String>| text.unwrap_or("-".to_string());
-    for row in rows {
+    let group_of = |row: &StatusRow| row.election.split_once('/').map(|(group, _)| group.to_owned());
+    for group in rows.chunk_by(|one, next| are_grouped && group_of(one).is_some() && group_of(one) == group_of(next)) {
+        let [row, rest @ ..] = group else { continue };
+        if !rest.is_empty() {
+            lines.push(group_line(group));
+            continue;
+        }
         // While the lease is free, no node leads, but the record still names the last leader.
         let leads = !matches!(row.lease, LeaseLabel::Free | LeaseLabel::Expired | LeaseLabel::Broken);
         let node = row.node.as_ref().map(|node| if leads { node.clone() } else { format!("(last: {node})") });
@@ -306,11 +315,15 @@ fn text(rows: &[StatusRow]) -> String {
     }
     let mut text = table(&lines, |column, cell| if column == 1 { LeaseLabel::tone(cell) } else { Tone::Plain });
     for row in rows {
-        if let Some(SuspendedRow { by, at, reason }) = &row.suspended {
+        let (group, shard) =
+            row.election.split_once('/').map_or((&*row.election, None), |(group, shard)| (group, Some(shard)));
+        if let Some(SuspendedRow { by, at, reason }) =
+            row.suspended.as_ref().filter(|_| shard.is_none_or(|shard| shard == "0"))
+        {
             let why = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
             text.push_str(&format!(
                 "\n{} has been suspended since {} by {}\n",
-                row.election,
+                group,
                 escape(at),
                 escape(&(by.clone() + &why))
             ));
@@ -318,11 +331,35 @@ fn text(rows: &[StatusRow]) -> String {
         if let Some(schedule) = &row.schedule {
             text.push_str(&format!("\n{} {}\n", row.election, escape(&schedule.text())));
         }
-        if let Some(in_use) = &row.in_use {
+        if let Some(in_use) = row.in_use.as_ref().filter(|_| shard.is_none() || !are_grouped) {
             text.push_str(&format!("\n{} uses {}\n", escape(&row.election), used(in_use)));
         }
     }
     text
+}
+
+/// Returns the line for a group of shards: how many have a leader, and how many each node leads.
+fn group_line(shards: &[StatusRow]) -> [String; 8] {
+    let led: Vec<&StatusRow> = shards.iter().filter(|shard| shard.has_leader()).collect();
+    let mut nodes = BTreeMap::<&str, usize>::new();
+    for node in led.iter().filter_map(|shard| shard.node.as_deref()) {
+        *nodes.entry(node).or_default() += 1;
+    }
+    let nodes = nodes.iter().map(|(node, count)| format!("{node}: {count}")).collect::<Vec<_>>().join(", ");
+    let group = shards.first().and_then(|shard| shard.election.split_once('/')).map_or("", |(group, _)| group);
+    let module = shards.first().and_then(|shard| shard.module.clone());
+    let is_one = shards.iter().all(|shard| shard.module == module);
+    let lease = if led.len() == shards.len() { LeaseLabel::Held.as_str() } else { "partly" };
+    [
+        format!("{group} ({} shards)", shards.len()),
+        lease.to_owned(),
+        "-".to_owned(),
+        if nodes.is_empty() { "-".to_owned() } else { nodes },
+        "-".to_owned(),
+        module.filter(|_| is_one).as_deref().map_or("-".to_owned(), short),
+        format!("{} of {} lead", led.len(), shards.len()),
+        "-".to_owned(),
+    ]
 }
 
 fn used(in_use: &InstanceUsage) -> String {
@@ -410,14 +447,29 @@ mod tests {
     #[test]
     fn table_is_aligned_and_escapes_control_characters() {
         assert_eq!(
-            anstream::adapter::strip_str(&text(&rows())).to_string(),
+            anstream::adapter::strip_str(&text(&rows(), true)).to_string(),
             "ELECTION   LEASE    TERM  NODE            SINCE                 MODULE               OUTCOME                  LABELS\n\
              heartbeat  held     7     web-3\\u{1b}[2J  2024-02-29T12:34:56Z  sha256:abababababab  failed 3 times in a row  zone=west\n\
              x          outside  -     -               -                     -                    done                     -\n\
              \n\
              heartbeat has been suspended since 2024-02-29T12:00:00Z by ann@desk: \\u{1b}[2J\n"
         );
-        assert_eq!(text(&[]), "There are no elections in this store.\n");
+        let shard = |index: usize, node: &str, lease| StatusRow {
+            election: format!("crawl/{index}"),
+            node: Some(node.to_owned()),
+            lease,
+            ..rows()[0].clone()
+        };
+        let mut shards =
+            [shard(0, "a", LeaseLabel::Held), shard(1, "b", LeaseLabel::Free), shard(2, "a", LeaseLabel::Held)];
+        shards.iter_mut().for_each(|shard| shard.suspended = None);
+        assert_eq!(
+            anstream::adapter::strip_str(&text(&shards, true)).to_string(),
+            "ELECTION          LEASE   TERM  NODE  SINCE  MODULE               OUTCOME      LABELS\n\
+             crawl (3 shards)  partly  -     a: 2  -      sha256:abababababab  2 of 3 lead  -\n"
+        );
+        assert_eq!(text(&shards, false).lines().count(), 4, "one line for each shard");
+        assert_eq!(text(&[], true), "There are no elections in this store.\n");
     }
 
     #[test]

@@ -23,16 +23,17 @@ pub(super) struct TooFew {
 }
 
 /// Raises the soft limit on descriptors to the number that the host and each of its runners need. If the hard limit
-/// allows, the soft limit also covers `links` links. Never lowers the limit. Returns the number of links for which
-/// there are enough descriptors.
+/// allows, the soft limit also covers `links` links. Each policy comes with its number of shards. Never lowers the
+/// limit. Returns the number of links for which there are enough descriptors.
 ///
 /// # Errors
 /// [`TooFew`] if the hard limit is too low even without links.
-pub(super) fn grant<'a>(policies: impl Iterator<Item = &'a Policy>, links: usize) -> Result<usize, TooFew> {
+pub(super) fn grant<'a>(policies: impl Iterator<Item = (&'a Policy, u16)>, links: usize) -> Result<usize, TooFew> {
     // `own` is the number that this process needs. `theirs` is the largest number that a runner needs, because runners
     // inherit the limit from this process.
-    let (own, theirs) =
-        policies.fold((HOST, 0), |(own, theirs), policy| (own + EACH, policy.descriptors().max(theirs)));
+    let (own, theirs) = policies.fold((HOST, 0), |(own, theirs), (policy, shards)| {
+        (own + EACH * u64::from(shards), policy.descriptors().max(theirs))
+    });
     let needed = own.max(theirs);
     let wanted = needed.max(own.saturating_add(links as u64));
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);

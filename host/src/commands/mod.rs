@@ -165,7 +165,10 @@ async fn ask(store: &dyn LeaseStore, election: &ElectionName, op: Op) -> Result<
 }
 
 async fn elections(store: &dyn LeaseStore) -> Result<Vec<ElectionName>, StoreError> {
-    patiently(TRIES, async || store.elections().await).await
+    let mut elections = patiently(TRIES, async || store.elections().await).await?;
+    // A store sorts by text. Sort the shards of a group by number.
+    elections.sort();
+    Ok(elections)
 }
 
 async fn patiently<T>(tries: u32, request: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, StoreError> {

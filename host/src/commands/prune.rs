@@ -120,11 +120,17 @@ impl Pruner<'_> {
         pushed: &BTreeMap<ElectionName, VersionList>,
     ) -> anyhow::Result<Vec<ElectionName>> {
         let store = self.store;
+        let held = super::elections(store).await.context("cannot list the elections")?;
         let steered = patiently(TRIES, async || store.elections_with(VersionedObject::Steering).await).await;
         let mut removed = Vec::new();
         for election in steered.context("cannot list the steering commands")? {
             let is_selected = elections.is_empty() || elections.contains(&election);
-            if !is_selected || pushed.contains_key(&election) || read(store, &election).await? != Snapshot::Nothing {
+            let has_shards = held.iter().any(|one| one.shard().is_some() && one.group() == election.as_str());
+            if !is_selected
+                || has_shards
+                || pushed.contains_key(&election)
+                || read(store, &election).await? != Snapshot::Nothing
+            {
                 continue;
             }
             let cannot = || format!("cannot read the steering commands of {election}");
@@ -171,7 +177,7 @@ impl Pruner<'_> {
                 in_use.extend(announcement.runs);
             } else if !self.dry_run {
                 patiently(TRIES, async || {
-                    withdraw(self.store, self.store, election, &node, &announcement.recalled()).await
+                    withdraw(self.store, self.store, election, &node, &announcement.all_recalled(election)).await
                 })
                 .await
                 .with_context(|| format!("cannot withdraw the announcement of {node}"))?;

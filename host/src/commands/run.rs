@@ -55,7 +55,7 @@ use baton_modules::{
 use baton_node::announcer::NodeProperties;
 use baton_node::links::{self, Links, MAX_LINKS, PeerSettings};
 use baton_node::maintenance::Maintenance;
-use baton_node::node::{ElectionConfig, ModuleFollower, Node, NodeConfig, NodeId, Stores};
+use baton_node::node::{ElectionConfig, ModuleFollower, Node, NodeConfig, NodeId, ShardConfig, Stores};
 use baton_node::random::incarnation;
 use baton_node::steering::NodeIncarnation;
 use baton_node::supervisor::Shutdown;
@@ -145,7 +145,7 @@ fn host(
     keeps_to_folders(config).map_err(WrongConfiguration::new)?;
     let checked = check(&config.coordinators)?;
     let links = if config.links && workshop.is_none() { MAX_LINKS } else { 0 };
-    let policies = checked.iter().map(|checked| &checked.policy);
+    let policies = checked.iter().map(|checked| (&checked.policy, checked.coordinator.shards));
     let max_links = descriptors::grant(policies, links).map_err(WrongConfiguration::new)?;
     let node = config.node.claim().map_err(WrongConfiguration::new)?;
     // `baton dev` serves the status page on loopback, without a token.
@@ -305,7 +305,8 @@ struct Shared {
     /// not delay supervisors.
     keepers: Handle,
     running: RunningInstances,
-    trackers: Vec<Arc<ElectionTracker>>,
+    /// The trackers of each coordinator: one for each shard.
+    trackers: Vec<Vec<Arc<ElectionTracker>>>,
     incarnation: String,
 }
 
@@ -333,7 +334,7 @@ impl Host<'_> {
             templates: self.templates(lock_file)?,
             keepers: keepers.handle().clone(),
             running: RunningInstances::default(),
-            trackers: checked.iter().map(|checked| self.tracker(checked, moments)).collect(),
+            trackers: checked.iter().map(|checked| self.trackers(checked, moments)).collect(),
             clock,
             watchdog,
             incarnation,
@@ -386,13 +387,20 @@ impl Host<'_> {
         Ok(Templates::with_lock_file("/proc/self/exe".into(), &Processes::in_groups(groups)?, lock_file))
     }
 
-    fn tracker(&self, Checked { coordinator, .. }: &Checked<'_>, moments: Moments) -> Arc<ElectionTracker> {
-        let (election, lease) = (coordinator.election.clone(), coordinator.timing.lease());
-        let tracker = ElectionTracker::one_of(self.checked.len(), election, lease);
+    fn trackers(&self, Checked { coordinator, .. }: &Checked<'_>, moments: Moments) -> Vec<Arc<ElectionTracker>> {
+        let Coordinator { election, timing, .. } = coordinator;
+        let all = self.checked.iter().map(|checked| usize::from(checked.coordinator.shards)).sum();
         // SQLite can answer many reads in one transaction, so all elections poll at the same time. Over a network,
         // elections poll at different times, because concurrent reads would each need a connection.
         let asks_at_once = matches!(self.config.store, StoreUrl::Sqlite(_));
-        Arc::new(if asks_at_once { tracker.reading_at(moments) } else { tracker })
+        let tracker = |election: ElectionName| {
+            let tracker = ElectionTracker::one_of(all, election, timing.lease());
+            Arc::new(if asks_at_once { tracker.reading_at(moments) } else { tracker })
+        };
+        match coordinator.shards {
+            1 => vec![tracker(election.clone())],
+            shards => (0..=u8::MAX).take(shards.into()).map(|index| tracker(election.with_shard(index))).collect(),
+        }
     }
 
     fn watched(&self, shared: &Shared, heartbeat: Heartbeat) -> Watched {
@@ -401,7 +409,7 @@ impl Host<'_> {
             labels: self.config.labels.clone(),
             incarnation: shared.incarnation.clone(),
             events: self.log.events(),
-            trackers: shared.trackers.clone(),
+            trackers: shared.trackers.concat(),
             running: shared.running.clone(),
             clock: shared.clock.clone(),
             watchdog: Arc::clone(&shared.watchdog),
@@ -449,7 +457,7 @@ impl Host<'_> {
         }
         // `baton dev` has no other node that could take over during maintenance.
         if let Some(endpoint) = config.scheduled_events.endpoint().filter(|_| workshop.is_none()) {
-            let (trackers, drained) = (shared.trackers.clone(), node.drained());
+            let (trackers, drained) = (shared.trackers.concat(), node.drained());
             aside.spawn(Maintenance { endpoint, trackers, drained, log: (*log).clone() }.watch());
         }
         let shutdown = node.shutdown();
@@ -478,10 +486,11 @@ impl Host<'_> {
         let Self { config, log, .. } = self;
         let followers = Followers::new(self, stores);
         let mut elections = Vec::new();
-        for (checked, tracker) in self.checked.iter().zip(&shared.trackers) {
+        for (checked, trackers) in self.checked.iter().zip(&shared.trackers) {
+            let Some(first) = trackers.first() else { continue };
             let runners = Runners::new(checked.policy.clone(), &shared.templates, &shared.keepers);
-            let (modules, module) = followers.follower(checked, &runners, tracker).await?;
-            elections.push((self.election(checked, shared, runners, modules, tracker), module));
+            let (modules, module) = followers.follower(checked, &runners, first).await?;
+            elections.push((self.election(checked, shared, &runners, modules, trackers), module));
         }
         // The host always creates a local folder, but creates a shared store only with `--create`.
         if config.create || matches!(config.store, StoreUrl::Sqlite(_)) {
@@ -490,12 +499,14 @@ impl Host<'_> {
             // Wait for the first attempt: an election that polled earlier would find no store, and would log that.
             let _ = tokio::time::timeout(MADE_WITHIN, tried).await;
         }
-        let has_quota = config.max_leading.is_some_and(|most| most < elections.len());
+        let all: usize = shared.trackers.iter().map(Vec::len).sum();
+        let has_quota = config.max_leading.is_some_and(|most| most < all);
         for ((election, module), Checked { coordinator, .. }) in elections.iter().zip(self.checked) {
             let waits = longest_deferral(election.priority, has_quota);
             let (source, timing) = (coordinator.module.to_string(), &election.timing);
             let starting = Event::starting(self.node.as_str(), &config.store, source, *module, timing, waits);
-            log.for_election(&election.tracker).emit(None, starting);
+            let Some(first) = election.shards.first() else { continue };
+            log.for_election(&first.tracker).emit(None, starting);
         }
         Ok(elections.into_iter().map(|(election, _)| election).collect())
     }
@@ -504,14 +515,15 @@ impl Host<'_> {
         &self,
         Checked { coordinator, .. }: &Checked<'_>,
         shared: &Shared,
-        runners: Runners,
+        runners: &Runners,
         modules: ModuleFollower,
-        tracker: &Arc<ElectionTracker>,
+        trackers: &[Arc<ElectionTracker>],
     ) -> ElectionConfig {
-        let launcher = Launcher {
-            election: coordinator.election.clone(),
+        let launcher = |tracker: &ElectionTracker| Launcher {
+            election: tracker.election.clone(),
+            shards: coordinator.shards,
             node: self.node.to_string(),
-            runners,
+            runners: runners.clone(),
             states: Arc::clone(&self.states),
             handover: Handover::default(),
             read_ahead: ReadAhead::default(),
@@ -524,8 +536,12 @@ impl Host<'_> {
             clock: shared.clock.clone(),
             watchdog: Arc::clone(&shared.watchdog),
         };
+        let shards = trackers
+            .iter()
+            .map(|tracker| ShardConfig { launcher: Arc::new(launcher(tracker)), tracker: Arc::clone(tracker) });
         ElectionConfig {
             election: coordinator.election.clone(),
+            shards: shards.collect(),
             timing: coordinator.timing,
             pause: coordinator.pause,
             on_done: coordinator.on_done,
@@ -537,8 +553,6 @@ impl Host<'_> {
             preempt: coordinator.preempt && self.workshop.is_none(),
             one_module: matches!(coordinator.module, ModuleSource::File(_)),
             modules,
-            launcher: Arc::new(launcher),
-            tracker: Arc::clone(tracker),
         }
     }
 
@@ -555,6 +569,7 @@ impl Host<'_> {
             labels: config.labels.clone(),
             admin: network.advertised.as_ref().map(ToString::to_string).unwrap_or_default(),
             peer: network.peers.as_ref().map(links::PeerListener::announced),
+            max_leaderships: config.max_leading,
         };
         let peers = network.peers.map(|listening| (listening, Arc::clone(&stores.status) as Arc<dyn ObjectStore>));
         NodeConfig {
@@ -564,7 +579,6 @@ impl Host<'_> {
             stores,
             clock: shared.clock.clone(),
             log: (*log).clone(),
-            max_leaderships: config.max_leading,
             elections,
         }
     }

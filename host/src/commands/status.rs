@@ -32,19 +32,19 @@ pub(super) async fn status(
     let (place, store) = (store, open_store(store)?);
     let read_all = async || read_status(election.as_ref(), place, &*store).await;
     match every {
-        Some(every) => watch(place, json, every, read_all).await?,
+        Some(every) => watch(place, json, every, election.is_none(), read_all).await?,
         None => {
             let StatusReport { rows, unread } = match read_all().await {
                 Err(error) if error.is::<NotLedYet>() => {
                     if json {
-                        cli::print_status(&[], json)?;
+                        cli::print_status(&[], json, false)?;
                     }
                     cli::print_error(&error.to_string());
                     return Ok(ExitCode::from(NO_LEADER));
                 }
                 looked => looked?,
             };
-            cli::print_status(&rows, json)?;
+            cli::print_status(&rows, json, election.is_none())?;
             for error in &unread {
                 cli::print_error(error);
             }
@@ -65,6 +65,7 @@ async fn watch(
     place: &StoreUrl,
     json: bool,
     every: Duration,
+    are_grouped: bool,
     read_all: impl AsyncFn() -> anyhow::Result<StatusReport>,
 ) -> anyhow::Result<()> {
     let mut signals = Signals::listen()?;
@@ -74,7 +75,7 @@ async fn watch(
             _ = signals.next() => return Ok(()),
         };
         let read = read.as_ref().map(|StatusReport { rows, unread }| (&**rows, &**unread)).map_err(String::as_str);
-        if !cli::print_again(place, wall(), read, json)? {
+        if !cli::print_again(place, wall(), read, json, are_grouped)? {
             return Ok(());
         }
         tokio::select! {
@@ -96,7 +97,12 @@ async fn read_status(
     store: &dyn Store,
 ) -> anyhow::Result<StatusReport> {
     let names = match election {
-        Some(election) => vec![election.clone()],
+        Some(election) if election.shard().is_some() => vec![election.clone()],
+        Some(election) => {
+            let all = elections(store).await.context("cannot list the elections")?;
+            let shards = all.into_iter().filter(|one| one.shard().is_some() && one.group() == election.as_str());
+            [election.clone()].into_iter().chain(shards).collect()
+        }
         None => elections(store).await.context("cannot list the elections")?,
     };
     let (mut rows, mut unread, mut incarnations) = (Vec::new(), Vec::new(), BTreeSet::new());

@@ -52,7 +52,7 @@ pub use settings::{Key, Setting};
 pub(crate) use settings::{Shape, removed, renamed};
 pub(crate) use untrusted::READERS;
 pub(crate) use value::switch;
-pub use value::{duration, election};
+pub use value::{duration, election, election_or_shard};
 
 use baton_admin::AdminSettings;
 use baton_modules::ModuleSource;
@@ -147,6 +147,8 @@ pub struct Coordinator {
     pub on_done: OnDone,
     /// The schedule of the runs, if any.
     pub schedule: Option<Schedule>,
+    /// The number of shards; 1 for an election without shards.
+    pub shards: u16,
     /// Maximum time between an instance's start and its first progress report, and between two progress reports; `None`
     /// for no limit.
     pub stall_after: Option<Duration>,

@@ -363,6 +363,12 @@ fn coordinator(
     if schedule.is_some() {
         suits_schedule(on_done, &restart_origin, &pause_origin)?;
     }
+    let (shards, shards_origin) = own.get(Key::Shards, value::shards, u16::to_string)?;
+    if shards > 1 && (schedule.is_some() || preempt) {
+        let other = if preempt { "preempt" } else { "schedule" };
+        let problem = format!("a group of shards cannot have `{other}`: remove `{other}`, or remove `shards`");
+        return Err(ConfigError::at(Key::Shards, &shards_origin, problem));
+    }
     // The restart delay does not apply to a coordinator with a schedule: the schedule alone decides when it runs again.
     let pause = if schedule.is_some() { Duration::ZERO } else { pause };
     let (stall_after, _) = own.optional(Key::StallAfter, value::stall, value::show_duration)?;
@@ -395,6 +401,7 @@ fn coordinator(
         pause,
         on_done,
         schedule,
+        shards,
         stall_after,
         probation,
         pins,

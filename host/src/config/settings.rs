@@ -238,6 +238,13 @@ settings! {
         .one_of(&["run-once", "skip"])
         .details("With run-once, the latest missed run begins as soon as a node leads. Earlier ones are dropped.")
         .of_coordinator(COORDINATOR);
+    Shards = setting("shards", Shape::Number, "NUMBER", "Number of parts of the work, each with its own leader")
+        .default("1")
+        .details(
+            "Each shard has its own lease, term and state, and one instance in the fleet. The nodes share the shards \
+             evenly. All nodes need the same number.",
+        )
+        .of_coordinator(COORDINATOR);
     AllowHttp = setting("allow-http", Shape::TextOrList, "URL", "Server that the coordinator may call over HTTP")
         .details(
             "Write the scheme, the host and, optionally, a port and a path prefix: https://api.example.com/v1. \

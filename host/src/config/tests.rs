@@ -59,7 +59,7 @@ const PINS: [&str; 4] = [
 /// The settings that one test can check in the same way. Each entry has one value for each place that can set the
 /// setting: the flag, the environment variable, the coordinator's table, and the top of the file. An empty string
 /// stands for a place that the test skips. The last element is the setting's default.
-const SETTINGS: [(Key, [&str; 4], &str); 36] = [
+const SETTINGS: [(Key, [&str; 4], &str); 37] = [
     (Key::Store, ["sqlite:/f", "sqlite:/v", "", "sqlite:/g"], "sqlite:HOME/.local/state/baton"),
     (Key::Create, ["true", "false", "", "true"], "false"),
     (Key::AllowWeakerIsolation, ["true", "false", "", "true"], "false"),
@@ -94,6 +94,7 @@ const SETTINGS: [(Key, [&str; 4], &str); 36] = [
     (Key::MaxState, ["1MiB", "2MiB", "3MiB", "16KiB"], "4MiB"),
     (Key::Schedule, ["@daily", "@hourly", "@weekly", "0 2 * * *"], "none"),
     (Key::TimeZone, ["Asia/Tokyo", "Europe/Paris", "UTC", "Europe/Berlin"], "UTC"),
+    (Key::Shards, ["2", "3", "4", "256"], "1"),
     (Key::Missed, ["skip", "run-once", "skip", "run-once"], "run-once"),
     (Key::Module, ["f.wasm", "v.wasm", "", "HOME/g.wasm"], ""),
 ];
@@ -630,4 +631,17 @@ fn schedule_is_checked_and_replaces_other_ways_to_run_again() {
         let flags: Vec<_> = flags.into_iter().filter(|flag| !flag.is_empty()).collect();
         assert!(read(&flags).unwrap_err().contains(&wrong.flag()), "{flags:?}");
     }
+}
+
+#[test]
+fn shards_are_checked_and_exclude_schedule_and_preemption() {
+    let read = |flags: &[&str]| Case::new("").run(&[], &[&["job.wasm"], flags].concat());
+    assert_eq!(read(&[]).unwrap().coordinators[0].shards, 1);
+    assert_eq!(read(&["--shards=16"]).unwrap().coordinators[0].shards, 16);
+    for flags in
+        [&["--shards=0"][..], &["--shards=257"], &["--shards=2", "--schedule=@daily"], &["--shards=2", "--preempt"]]
+    {
+        assert!(read(flags).unwrap_err().contains("--shards"), "{flags:?}");
+    }
+    assert!(read(&["--election=crawl/3"]).unwrap_err().contains("name the whole group"));
 }

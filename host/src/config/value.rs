@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use baton_base::address::without_user;
 use baton_election::eligibility::HIGHEST_PRIORITY;
-use baton_election::{ElectionName, Missed, OnDone};
+use baton_election::{ElectionName, MAX_SHARDS, Missed, OnDone};
 
 use baton_admin::{AdminPlace, AdminUrl, InvalidAdminUrl};
 use baton_base::shell::quoted;
@@ -219,6 +219,13 @@ pub(super) fn requests(text: &str) -> Result<usize, String> {
     }
 }
 
+pub(super) fn shards(text: &str) -> Result<u16, String> {
+    match text.trim().parse() {
+        Ok(number @ 1..=MAX_SHARDS) => Ok(number),
+        _ => Err(format!("{text:?} is not a number from 1 to {MAX_SHARDS}")),
+    }
+}
+
 pub(super) fn priority(text: &str) -> Result<u8, String> {
     match text.trim().parse() {
         Ok(number @ 0..=HIGHEST_PRIORITY) => Ok(number),
@@ -314,11 +321,23 @@ pub(super) fn show_log_format(format: &Format) -> String {
     .to_string()
 }
 
-/// Parses an election's name.
+/// Parses the name of an election or a group.
 ///
 /// # Errors
 /// A message that says what is wrong with the name, and what to write instead.
 pub fn election(text: &str) -> Result<ElectionName, String> {
+    let name = election_or_shard(text)?;
+    if name.shard().is_some() {
+        return Err(format!("{text:?} is a shard: name the whole group, {}", name.group()));
+    }
+    Ok(name)
+}
+
+/// Parses the name of an election, a group or a shard.
+///
+/// # Errors
+/// As for [`election`].
+pub fn election_or_shard(text: &str) -> Result<ElectionName, String> {
     ElectionName::new(text).map_err(|error| {
         format!("{:?} is not an election's name{}", without_user(text), after_name(&error.to_string()))
     })

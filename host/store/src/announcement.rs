@@ -53,6 +53,9 @@ pub struct Announcement {
     /// if the election has never had a schedule.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub progress: String,
+    /// The shards of the group, by index, as far as the node knows them. Empty in an election without shards.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub shards: BTreeMap<u8, AnnouncedShard>,
     /// The Baton version of the node's host. Empty if not announced.
     #[serde(default)]
     pub version: String,
@@ -72,6 +75,9 @@ pub struct Announcement {
     /// if no other node does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_leadership_limit: bool,
+    /// Maximum number of elections and shards that the host leads at the same time. `None` for no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_leaderships: Option<usize>,
     /// The incarnation of another host with the same node id, if such a host has announced itself since this node's
     /// first announcement.
     #[serde(default)]
@@ -102,6 +108,17 @@ pub struct AnnouncedPeer {
     pub certificate: String,
 }
 
+/// One shard in a node's announcement. Unknown fields are ignored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct AnnouncedShard {
+    /// The highest term that the node has seen in the shard, in this run or an earlier one.
+    #[serde(default)]
+    pub term: Term,
+    /// True if the node leads the shard.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leads: bool,
+}
+
 /// The leader that a node listens to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AnnouncedLink {
@@ -126,11 +143,13 @@ impl Announcement {
             labels: Labels::default(),
             term: 0,
             progress: String::new(),
+            shards: BTreeMap::new(),
             version: String::new(),
             steered: None,
             ineligible: None,
             priority: None,
             at_leadership_limit: false,
+            max_leaderships: None,
             duplicate: None,
             admin: String::new(),
             link: None,
@@ -138,10 +157,33 @@ impl Announcement {
         }
     }
 
-    /// Returns the term and the progress in this announcement. Other nodes need both if the record is deleted.
+    /// Returns the election's term and progress in this announcement. Other nodes need both if the record is deleted.
     #[must_use]
-    pub fn recalled(&self) -> Recalled {
-        Recalled { term: self.term, progress: self.progress.parse::<Progress>().ok().map(Box::new) }
+    pub fn recalled(&self, election: &ElectionName) -> Recalled {
+        let Some(shard) = election.shard() else {
+            return Recalled { term: self.term, progress: self.progress.parse::<Progress>().ok().map(Box::new) };
+        };
+        Recalled { term: self.shards.get(&shard).map_or(0, |shard| shard.term), progress: None }
+    }
+
+    /// Sets the election's term and progress.
+    pub fn set_recalled(&mut self, election: &ElectionName, recalled: &Recalled) {
+        match election.shard() {
+            None => {
+                self.term = recalled.term;
+                self.progress = recalled.progress.as_deref().map(Progress::to_string).unwrap_or_default();
+            }
+            Some(shard) => self.shards.entry(shard).or_default().term = recalled.term,
+        }
+    }
+
+    /// Returns the announced terms and progress of each election: of the election itself or, for a group, of each
+    /// shard.
+    #[must_use]
+    pub fn all_recalled(&self, election: &ElectionName) -> Vec<(ElectionName, Recalled)> {
+        let own = std::iter::once(election.without_shard());
+        let all = own.chain(self.shards.keys().map(|index| election.with_shard(*index)));
+        all.map(|election| (election.clone(), self.recalled(&election))).collect()
     }
 
     /// Encodes the announcement for the store.
@@ -169,10 +211,10 @@ impl Announcement {
     }
 }
 
-/// Withdraws a node's announcement, unless the announcement may be the only object that contains the term and the
-/// progress in `known`. Keeps the announcement if the record cannot be read, does not exist, or contains a lower term
-/// or less progress. If `known` contains neither, always withdraws the announcement. Returns true if the announcement
-/// was withdrawn.
+/// Withdraws a node's announcement, unless the announcement may be the only object that contains a term and the
+/// progress in `known`, for each election. Keeps the announcement if a record cannot be read, does not exist, or
+/// contains a lower term or less progress. If `known` contains neither, always withdraws the announcement. Returns true
+/// if the announcement was withdrawn.
 ///
 /// # Errors
 /// Returns the errors of the store. If the outcome is unknown, the announcement may have been withdrawn.
@@ -181,9 +223,9 @@ pub async fn withdraw(
     modules: &dyn ObjectStore,
     election: &ElectionName,
     node: &str,
-    known: &Recalled,
+    known: &[(ElectionName, Recalled)],
 ) -> Result<bool, StoreError> {
-    if !may_withdraw(leases, election, known).await {
+    if !may_withdraw(leases, known).await {
         return Ok(false);
     }
     modules.withdraw(election, node).await?;
@@ -218,14 +260,15 @@ pub async fn withdraw_gone(
         let content = modules.announced(election, node).await?;
         let announcement = content.and_then(|content| Announcement::decode(&content));
         announced.extend(
-            announcement.and_then(|announcement| Some((announcement.when()?, listed, announcement.recalled()))),
+            announcement
+                .and_then(|announcement| Some((announcement.when()?, listed, announcement.all_recalled(election)))),
         );
     }
     let newest_said = announced.iter().map(|(at, ..)| *at).max();
     let mut withdrawn = 0;
     for (at, Listed { object, put, .. }, known) in announced {
         let is_gone = put.is_some() || newest_said.is_some_and(|newest| newest - at > GONE);
-        if is_gone && may_withdraw(leases, election, &known).await {
+        if is_gone && may_withdraw(leases, &known).await {
             // If the node has announced itself again in the meantime, the new announcement was written after `put`, and
             // the store keeps it.
             withdrawn += usize::from(modules.remove(&object, put).await?);
@@ -234,10 +277,15 @@ pub async fn withdraw_gone(
     Ok(withdrawn)
 }
 
-/// True if the record contains the term and the progress in `known`, or if `known` contains neither.
-async fn may_withdraw(leases: &dyn LeaseStore, election: &ElectionName, known: &Recalled) -> bool {
-    *known == Recalled::default()
-        || matches!(leases.request(election, Op::Read).await, Ok(Reply::Read(read)) if read.covers(known))
+/// True if the record of each election contains the term and the progress in `known`, if there are any.
+async fn may_withdraw(leases: &dyn LeaseStore, known: &[(ElectionName, Recalled)]) -> bool {
+    for (election, known) in known.iter().filter(|(_, known)| *known != Recalled::default()) {
+        let read = leases.request(election, Op::Read).await;
+        if !matches!(read, Ok(Reply::Read(read)) if read.covers(known)) {
+            return false;
+        }
+    }
+    true
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@
 //! - `witness` detects dead hosts on this machine. `reclaiming` reclaims the leases of these hosts in a store that is
 //!   shared with other machines.
 //! - [`steering`] contains operators' commands to an election's nodes.
+//! - [`GroupGuard`] makes sure that all nodes divide a group into the same number of shards.
 //! - [`History`] lists an election's past terms, for people to read.
 //! - [`edit`] changes an object despite conflicts and unknown outcomes. `recall` finds the highest term in any object.
 
@@ -29,6 +30,7 @@ pub mod edit;
 #[cfg(any(feature = "azure", feature = "sqlite"))]
 mod file_events;
 mod file_system;
+mod group;
 mod history;
 mod intercept;
 pub mod lease;
@@ -57,8 +59,8 @@ use async_trait::async_trait;
 use baton_election::{ElectionName, Op, Reply, StoreError};
 
 pub use announcement::{
-    AnnouncedLink, AnnouncedPeer, Announcement, GONE, LONGEST_LABEL, Labels, MOST_LABELS, SILENT, withdraw,
-    withdraw_gone,
+    AnnouncedLink, AnnouncedPeer, AnnouncedShard, Announcement, GONE, LONGEST_LABEL, Labels, MOST_LABELS, SILENT,
+    withdraw, withdraw_gone,
 };
 #[cfg(feature = "azure")]
 pub use azure::AzureStore;
@@ -67,6 +69,7 @@ pub use digest::{Digest, DigestPrefix, InvalidDigest, InvalidPrefix};
 #[cfg(any(feature = "azure", feature = "sqlite"))]
 pub use file_events::no_file_events;
 pub use file_system::foreign_file_system;
+pub use group::GroupGuard;
 pub use history::{History, HistoryError, KEPT_TERMS, LONGEST_TEXT, PastTerm, read_history, report_terms};
 pub use intercept::{Intercept, Interceptor, StoreAnswer, StoreCall};
 pub use memory::MemoryStore;

@@ -171,7 +171,7 @@ impl ObjectStore for MemoryStore {
         election: &ElectionName,
         known: Option<&Version>,
     ) -> Result<Reading, StoreError> {
-        Ok(match self.state().versioned.get(&(object, election.clone())) {
+        Ok(match self.state().versioned.get(&place(object, election)) {
             None => Reading::Nothing,
             Some((version, _)) if Some(version) == known => Reading::Unchanged,
             Some((version, content)) => Reading::Found(version.clone(), content.clone()),
@@ -185,7 +185,7 @@ impl ObjectStore for MemoryStore {
         version: Option<&Version>,
         content: Bytes,
     ) -> Result<Version, StoreError> {
-        self.write_or_fail(Write { place: (object, election.clone()), version: version.cloned(), content })
+        self.write_or_fail(Write { place: place(object, election), version: version.cloned(), content })
     }
 
     async fn delete(
@@ -195,7 +195,7 @@ impl ObjectStore for MemoryStore {
         version: &Version,
     ) -> Result<(), StoreError> {
         let mut state = self.state();
-        let place = (object, election.clone());
+        let place = place(object, election);
         match state.versioned.get(&place) {
             Some((found, _)) if found != version => Err(StoreError::Conflict),
             _ => {
@@ -228,7 +228,7 @@ impl ObjectStore for MemoryStore {
 
     async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, StoreError> {
         let is_listed = |object: &PlainObject| match (object, listing) {
-            (PlainObject::Announcement(election, _), Listing::Announcements(of)) => election == of,
+            (PlainObject::Announcement(election, _), Listing::Announcements(of)) => election.group() == of.group(),
             (PlainObject::Module(_), Listing::Modules) => true,
             _ => false,
         };
@@ -268,6 +268,12 @@ impl OperatorStore for MemoryStore {
     }
 }
 
+/// The place of an election's object. The shards of a group share some objects.
+fn place(object: VersionedObject, election: &ElectionName) -> (VersionedObject, ElectionName) {
+    let is_own = object.owner(election) == election.as_str();
+    (object, if is_own { election.clone() } else { election.without_shard() })
+}
+
 struct Write {
     place: (VersionedObject, ElectionName),
     version: Option<Version>,
@@ -304,7 +310,7 @@ impl State {
 
     fn carry_out(&mut self, election: ElectionName, op: Op, now: Duration) -> Result<Reply, StoreError> {
         let reply = self.change(&election, now, |object, elapsed, next| apply(object, op, elapsed, next))?;
-        let steering = (VersionedObject::Steering, election.clone());
+        let steering = place(VersionedObject::Steering, &election);
         reply.completed(
             |recalled| self.recall(election, recalled),
             || Ok(self.versioned.get(&steering).map(|(version, _)| version.clone())),
@@ -337,8 +343,8 @@ impl State {
         let said = self
             .plain
             .iter()
-            .filter(|(object, _)| matches!(object, PlainObject::Announcement(of, _) if *of == election));
-        let said = said.map(|(_, (_, content))| recall::announced(content));
+            .filter(|(object, _)| matches!(object, PlainObject::Announcement(of, _) if of.group() == election.group()));
+        let said = said.map(|(_, (_, content))| recall::announced(content, &election));
         let state = self.versioned.get(&(VersionedObject::State, election.clone())).map(|(_, content)| &content[..]);
         recall::add(recalled, state, said)
     }

@@ -15,25 +15,37 @@ use crate::Digest;
 /// A type of object that is changed only by conditional writes. Each election has at most one object of each type.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum VersionedObject {
-    /// The coordinator's state: `ELECTION/state`.
+    /// The coordinator's state: `ELECTION/state`, for example `crawl/3/state` for a shard.
     State,
-    /// The election's modules: `ELECTION/control`.
+    /// The election's modules: `ELECTION/control`. The shards of a group share them.
     Control,
-    /// Operators' commands: `ELECTION/steering`.
+    /// Operators' commands: `ELECTION/steering`. The shards of a group share them.
     Steering,
     /// Past terms: `ELECTION/history`.
     History,
+    /// The number of shards of a group: `ELECTION/group`.
+    Group,
 }
 
 impl VersionedObject {
     /// All versioned objects.
-    pub const ALL: [Self; 4] = [Self::State, Self::Control, Self::Steering, Self::History];
+    pub const ALL: [Self; 5] = [Self::State, Self::Control, Self::Steering, Self::History, Self::Group];
+
+    /// Returns the name under which an election's object is stored. The shards of a group share the group's modules,
+    /// commands and number of shards.
+    #[must_use]
+    pub fn owner(self, election: &ElectionName) -> &str {
+        match self {
+            Self::State | Self::History => election.as_str(),
+            Self::Control | Self::Steering | Self::Group => election.group(),
+        }
+    }
 }
 
 /// An object whose name identifies either the node that writes it or its content.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum PlainObject {
-    /// A node's announcement in an election: `ELECTION/nodes/NODE`.
+    /// A node's announcement in an election: `ELECTION/nodes/NODE`. A node announces itself once in a group.
     Announcement(ElectionName, String),
     /// A module, under its digest: `modules/sha256/DIGEST`.
     Module(Digest),

@@ -1,7 +1,7 @@
 //! Finds the highest term and the progress of scheduled runs in an election's objects. If the record was deleted or an
 //! older copy has replaced it, the other objects show which terms have already begun, and which runs.
 
-use baton_election::{Recalled, StoreError};
+use baton_election::{ElectionName, Recalled, StoreError};
 
 use crate::Announcement;
 use crate::state::Document;
@@ -23,7 +23,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// Returns the term and the progress in an announcement, or neither if the announcement cannot be decoded.
-pub(super) fn announced(content: &[u8]) -> Recalled {
-    Announcement::decode(content).map_or_else(Recalled::default, |said| said.recalled())
+/// Returns the election's term and progress in an announcement, or neither if the announcement cannot be decoded.
+pub(super) fn announced(content: &[u8], election: &ElectionName) -> Recalled {
+    Announcement::decode(content).map_or_else(Recalled::default, |said| said.recalled(election))
 }

@@ -386,7 +386,7 @@ impl Databases {
     fn recall(&self, election: &ElectionName, recalled: &mut Recalled) -> Result<(), StoreError> {
         let state = self.states.transact(Intent::Read, |db| objects::state_head(db, election).map(Ok))?;
         let announced = self.announcements.all(election, LONGEST_ANNOUNCEMENT)?;
-        recall::add(recalled, state.as_deref(), announced.iter().map(|content| recall::announced(content)))
+        recall::add(recalled, state.as_deref(), announced.iter().map(|content| recall::announced(content, election)))
     }
 
     /// Calls `step`, which may change an election's object, and saves the changes.

@@ -91,6 +91,9 @@ pub struct Request {
     pub order: CommandOrigin,
     /// The requested action.
     pub ask: Ask,
+    /// The shard of the group to which the request applies. `None` in an election without shards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<u8>,
 }
 
 /// An action that can be requested.
@@ -294,7 +297,7 @@ mod tests {
         let ask = Ask::StepDown { node, incarnation, for_s: 60 };
         Steering {
             suspended: Some(order("1", Some("maintenance"))),
-            request: Some(Request { order: order("2", None), ask }),
+            request: Some(Request { order: order("2", None), ask, shard: None }),
             ..Steering::default()
         }
     }
@@ -302,7 +305,7 @@ mod tests {
     #[test]
     fn steering_round_trips_through_its_encoding() {
         let [node, incarnation] = ["web-1", "ab"].map(str::to_owned);
-        let request = Request { order: order("3", None), ask: Ask::Transfer { node, incarnation } };
+        let request = Request { order: order("3", None), ask: Ask::Transfer { node, incarnation }, shard: None };
         let trigger = Some(Trigger { order: order("4", None), due_s: 1_700_000_000 });
         let progress = SetProgress { order: order("5", None), progress: "1 2 3 4 5 -".to_owned() };
         let with_trigger = Steering { trigger, progress: Some(progress), ..whole() };

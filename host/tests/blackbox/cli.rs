@@ -88,6 +88,7 @@ restart always default
 schedule none default
 time-zone UTC default
 missed run-once default
+shards 1 default
 stall-after off default
 pin none default
 trust none default

@@ -1,5 +1,6 @@
 //! The fleet of one scenario: the nodes' store, their election and their logs.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::process::Command;
 use std::time::Duration;
@@ -144,9 +145,15 @@ impl Fleet {
     /// Checks Baton's promises, which must hold in the logs of every test. A failure names the broken promise.
     pub fn check_promises(&self) {
         let events = self.journal.events();
-        for check in [one_at_a_time, terms_only_rise, release_last, nothing_panicked] {
-            if let Err(broken) = check(&events) {
-                self.journal.fail(&broken);
+        // Each shard of a group is an election of its own.
+        let elections: BTreeSet<&str> = events.iter().map(|event| event.text("election")).collect();
+        for election in elections {
+            let events: Vec<Event> =
+                events.iter().filter(|event| event.text("election") == election).cloned().collect();
+            for check in [one_at_a_time, terms_only_rise, release_last, nothing_panicked] {
+                if let Err(broken) = check(&events) {
+                    self.journal.fail(&broken);
+                }
             }
         }
         if !self.has_witness && events.iter().any(|event| event.name == "reclaimed") {

@@ -47,6 +47,7 @@ mod schedules;
 mod sdk;
 mod self_abort;
 mod service_manager;
+mod shards;
 mod sources;
 mod state;
 mod steering;

@@ -216,6 +216,7 @@ impl Host {
         let templates = Templates::with_lock_file(program.to_owned(), &self.processes, lock_file);
         Launcher {
             election: ElectionName::new("fleet").unwrap(),
+            shards: 1,
             node: "alpha".to_owned(),
             runners: Runners::new(policy, &templates, &Handle::current()),
             states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),

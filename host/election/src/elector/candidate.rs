@@ -345,7 +345,8 @@ impl Standby {
         };
         let wait = longest.unwrap_or(UNKNOWN_LEASE);
         let way = AcquireMode::of(lease);
-        match context.decide_on_acquire(matches!(way, AcquireMode::Reclaim(_))) {
+        let is_released = record.as_ref().is_some_and(|record| record.released);
+        match context.decide_on_acquire(matches!(way, AcquireMode::Reclaim(_)), is_released) {
             AcquireDecision::Now { within_quota } => {
                 let unclear = unclear.map(|reason| UncertainHolder { wait, reason, is_recalled });
                 let opening = AcquireBasis { version, record, unclear, way };

@@ -2,11 +2,13 @@
 //! other nodes take the lease first.
 
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use core::time::Duration;
 
 use super::Context;
-use crate::eligibility::{Eligibility, HIGHEST_PRIORITY, Ineligibility, IneligibleCause, TAKE_ANYWAY_AFTER, deferral};
+use crate::eligibility::{
+    Eligibility, HIGHEST_PRIORITY, Ineligibility, IneligibleCause, TAKE_ANYWAY_AFTER, YIELDS_FOR, deferral,
+};
 use crate::port::Report;
 use crate::record::Version;
 use crate::timing::Time;
@@ -132,8 +134,8 @@ impl Context {
     }
 
     /// Decides whether this node requests a lease that looks free. `is_own` is true if no other node can take the
-    /// lease, so that there is no node to defer to.
-    pub(super) fn decide_on_acquire(&mut self, is_own: bool) -> AcquireDecision {
+    /// lease, so that there is no node to defer to. `is_released` is true if the last holder has released the lease.
+    pub(super) fn decide_on_acquire(&mut self, is_own: bool, is_released: bool) -> AcquireDecision {
         let now = self.time();
         let state = &mut self.eligibility;
         let open_since = *state.open_since.get_or_insert(now);
@@ -142,9 +144,15 @@ impl Context {
         let insists = state.transfer_failed || chosen.is_some_and(|chosen| chosen.by_operator);
         // The election's first term is not a takeover, so it need not wait for a node with a higher priority.
         let defers = self.memory.written_term > 0 && !is_own && !insists && chosen.is_none();
-        let until = open_since + if defers { deferral(state.given.priority) } else { Duration::ZERO };
+        let by_priority = deferral(state.given.priority);
+        let by_share = if state.given.yields && is_released { YIELDS_FOR } else { Duration::ZERO };
+        let until = open_since + if defers { by_priority.max(by_share) } else { Duration::ZERO };
         if now < until {
-            let reason = format!("priority {}", state.given.priority.min(HIGHEST_PRIORITY));
+            let reason = if by_share > by_priority {
+                "another node leads fewer shards".to_string()
+            } else {
+                format!("priority {}", state.given.priority.min(HIGHEST_PRIORITY))
+            };
             self.report_deferral(&reason);
             return AcquireDecision::Defer(until);
         }

@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 
 use crate::announcer::{Announcer, NodeProperties};
+use crate::balance::{Balance, BalancedShard, Share};
 use crate::historian::{Historian, HistorianPace};
 use crate::links::{Links, LinksThread};
 use crate::maintenance::Drained;
@@ -23,7 +24,7 @@ use crate::telemetry::{ElectionTracker, Event, Log};
 use baton_base::clock::Clock;
 use baton_modules::{Follower, Judgement, Supply};
 use baton_runtime::Launch;
-use baton_store::{LeaseStore, ObjectStore, Store};
+use baton_store::{GroupGuard, LeaseStore, ObjectStore, Store};
 pub use id::{ClaimedId, NodeChoice, NodeError, NodeId};
 
 /// Three handles to the same store. Because the handles are separate, renewals do not wait for other requests, and
@@ -52,17 +53,16 @@ pub struct NodeConfig {
     pub properties: NodeProperties,
     /// The host's links, to which no election has been added yet.
     pub links: Links,
-    /// Maximum number of elections that the node leads at the same time. The node exceeds this number only if no other
-    /// node can lead an election.
-    pub max_leaderships: Option<usize>,
     /// The elections.
     pub elections: Vec<ElectionConfig>,
 }
 
-/// Settings and dependencies of a node in one election.
+/// Settings and dependencies of a node in one election, or in a group of shards.
 pub struct ElectionConfig {
-    /// The election.
+    /// The election or the group.
     pub election: ElectionName,
+    /// The shards of the group, by index. An election without shards has one entry: the election itself.
+    pub shards: Vec<ShardConfig>,
     /// The lease's length, and the times derived from it.
     pub timing: Timing,
     /// Time to wait after an instance has returned ok, before the next term begins under the same lease.
@@ -82,11 +82,15 @@ pub struct ElectionConfig {
     pub preempt: bool,
     /// True if all nodes are expected to run the same module. The node then logs any difference.
     pub one_module: bool,
-    /// The follower of the module's source, with the supervisor's channels to the follower.
+    /// The follower of the module's source, with the supervisors' channels to the follower.
     pub modules: ModuleFollower,
+}
+
+/// Dependencies of a node in one shard, or in an election without shards.
+pub struct ShardConfig {
     /// Starts instances.
     pub launcher: Arc<dyn Launch>,
-    /// Makes the node's state in this election available to observers, such as the metrics.
+    /// Makes the node's state in this election available to observers, such as the metrics. Names the election.
     pub tracker: Arc<ElectionTracker>,
 }
 
@@ -134,15 +138,9 @@ impl Node {
     /// Starts to take part in the elections. Call this in the runtime that runs the node's tasks.
     #[must_use]
     pub fn start(config: NodeConfig) -> Self {
-        let NodeConfig { itself, stores, clock, log, properties, mut links, max_leaderships, elections } = config;
-        let host = Host {
-            itself,
-            stores,
-            clock,
-            properties,
-            quota: LeadershipQuota::at_most(max_leaderships),
-            hand_overs: HandOvers::default(),
-        };
+        let NodeConfig { itself, stores, clock, log, properties, mut links, elections } = config;
+        let quota = LeadershipQuota::at_most(properties.max_leaderships);
+        let host = Host { itself, stores, clock, properties, quota, hand_overs: HandOvers::default() };
         let mut node = Self {
             shutdown: watch::Sender::new(Shutdown::No),
             drained: watch::Sender::new(None),
@@ -163,72 +161,111 @@ impl Node {
     }
 
     fn contend(&mut self, host: &Host, links: &mut Links, config: ElectionConfig) {
-        let Host { itself, stores, clock, properties, quota, .. } = host;
-        let settings = host.settings(&config);
-        // A node with the highest priority never hands over, because no other node's priority is higher.
-        if config.preempt && config.priority < HIGHEST_PRIORITY {
-            self.watches.spawn(host.preemption(&config).watch());
-        }
-        let ElectionConfig { election, timing, priority, tracker, modules, .. } = config;
-        let log = self.log.for_election(&tracker);
+        let Host { itself, stores, clock, properties, .. } = host;
+        // The shards of a group share their module, operators' commands and announcement. The tasks for these use the
+        // links of the first shard.
+        let Some(first) = config.shards.first().map(|shard| Arc::clone(&shard.tracker)) else { return };
+        let log = self.log.for_election(&first);
         let steering_watch = Arc::new(SteeringWatch::new(
-            election.clone(),
-            (itself.clone(), timing),
+            config.election.clone(),
+            (itself.clone(), config.timing),
             Arc::clone(&stores.modules),
             clock.clone(),
             log.clone(),
-            tracker.notifier.clone(),
+            first.notifier.clone(),
         ));
         self.watches.spawn(Arc::clone(&steering_watch).watch());
+        let views = config.shards.iter().map(|shard| (shard.tracker.election.clone(), shard.tracker.views()));
         let announcer = Announcer {
             store: Arc::clone(&stores.modules),
             leases: Arc::clone(&stores.leases),
-            election: election.clone(),
+            election: config.election.clone(),
             itself: itself.clone(),
-            source: modules.source,
-            priority,
+            source: config.modules.source.clone(),
+            priority: config.priority,
             properties: properties.clone(),
-            views: tracker.views(),
-            holds: modules.follower.holds(),
-            log: log.clone(),
-        };
-        let historian = Historian {
-            election: election.clone(),
-            node: itself.node.clone(),
-            incarnation: itself.incarnation.clone(),
-            store: Arc::clone(&stores.modules),
-            tracker: Arc::clone(&tracker),
-            log: log.clone(),
-            pace: HistorianPace::default(),
-        };
-        let supervisor = Supervisor {
-            settings,
-            store: Arc::clone(&stores.leases),
-            launcher: config.launcher,
-            supply: modules.supply,
-            one_module: config.one_module,
-            drained: self.drained.subscribe(),
-            judgements: modules.judgements,
-            steering_watch,
-            priority,
-            quota: quota.clone(),
-            stall_after: config.stall_after,
-            clock: clock.clone(),
-            link: links.handle(election.clone(), &tracker.notifier, &tracker, &log),
+            views: views.collect(),
+            holds: config.modules.follower.holds(),
             log,
-            tracker,
-            election,
         };
         let (contending, over) = watch::channel(());
-        let supervisor = supervisor.run(self.shutdown.subscribe());
-        self.supervisors.spawn(async move {
-            let result = supervisor.await;
-            drop(contending);
-            result
-        });
-        self.followers.spawn(modules.follower.run());
+        let contending = Arc::new(contending);
+        let shares = self.balance(host, &config);
+        for (shard, share) in config.shards.iter().zip(shares) {
+            // A node with the highest priority never hands over, because no other node's priority is higher.
+            if config.preempt && config.priority < HIGHEST_PRIORITY {
+                self.watches.spawn(host.preemption(&config, shard).watch());
+            }
+            let supervisor = self.supervisor(host, links, &config, shard, Arc::clone(&steering_watch), share);
+            let (supervisor, contending) = (supervisor.run(self.shutdown.subscribe()), Arc::clone(&contending));
+            self.supervisors.spawn(async move {
+                let result = supervisor.await;
+                drop(contending);
+                result
+            });
+            let historian = Historian {
+                election: shard.tracker.election.clone(),
+                node: itself.node.clone(),
+                incarnation: itself.incarnation.clone(),
+                store: Arc::clone(&stores.modules),
+                tracker: Arc::clone(&shard.tracker),
+                log: self.log.for_election(&shard.tracker),
+                pace: HistorianPace::default(),
+            };
+            self.historians.spawn(historian.run(self.serving.subscribe()));
+        }
+        self.followers.spawn(config.modules.follower.run());
         self.announcers.spawn(announcer.run(over));
-        self.historians.spawn(historian.run(self.serving.subscribe()));
+    }
+
+    /// Starts to balance the shards. Returns the channels to the supervisors of the shards.
+    fn balance(&mut self, host: &Host, config: &ElectionConfig) -> Vec<watch::Receiver<Share>> {
+        let (shares, received): (Vec<_>, Vec<_>) =
+            config.shards.iter().map(|_| watch::channel(Share::default())).unzip();
+        if shares.len() > 1 {
+            let shards = config.shards.iter().zip(shares);
+            let balance = Balance {
+                group: config.election.clone(),
+                node: host.itself.node.clone(),
+                store: Arc::clone(&host.stores.modules),
+                clock: host.clock.clone(),
+                max_leaderships: host.properties.max_leaderships,
+                shards: shards.map(|(shard, share)| BalancedShard { views: shard.tracker.views(), share }).collect(),
+            };
+            self.watches.spawn(balance.run());
+        }
+        received
+    }
+
+    fn supervisor(
+        &self,
+        host: &Host,
+        links: &mut Links,
+        config: &ElectionConfig,
+        ShardConfig { launcher, tracker }: &ShardConfig,
+        steering_watch: Arc<SteeringWatch>,
+        share: watch::Receiver<Share>,
+    ) -> Supervisor {
+        let (election, log) = (tracker.election.clone(), self.log.for_election(tracker));
+        Supervisor {
+            settings: host.settings(config),
+            store: host.leases(config),
+            launcher: Arc::clone(launcher),
+            supply: config.modules.supply.clone(),
+            one_module: config.one_module,
+            drained: self.drained.subscribe(),
+            judgements: config.modules.judgements.clone(),
+            steering_watch,
+            priority: config.priority,
+            share,
+            quota: host.quota.clone(),
+            stall_after: config.stall_after,
+            clock: host.clock.clone(),
+            link: links.handle(election.clone(), &tracker.notifier, tracker, &log),
+            log,
+            tracker: Arc::clone(tracker),
+            election,
+        }
     }
 
     /// Returns the channel that asks the node to shut down.
@@ -303,14 +340,24 @@ impl Host {
         }
     }
 
-    fn preemption(&self, config: &ElectionConfig) -> Preemption {
+    /// Returns the store of the leases. For a group, the store refuses to begin a term if the group has another number
+    /// of shards.
+    fn leases(&self, config: &ElectionConfig) -> Arc<dyn LeaseStore> {
+        let leases = Arc::clone(&self.stores.leases);
+        match u16::try_from(config.shards.len()).unwrap_or(u16::MAX) {
+            1 => leases,
+            shards => Arc::new(GroupGuard { leases, objects: Arc::clone(&self.stores.modules), shards }),
+        }
+    }
+
+    fn preemption(&self, config: &ElectionConfig, shard: &ShardConfig) -> Preemption {
         Preemption {
-            election: config.election.clone(),
+            election: shard.tracker.election.clone(),
             itself: self.itself.clone(),
             priority: config.priority,
             timing: config.timing,
             store: Arc::clone(&self.stores.status),
-            tracker: Arc::clone(&config.tracker),
+            tracker: Arc::clone(&shard.tracker),
             clock: self.clock.clone(),
             hand_overs: self.hand_overs.clone(),
         }

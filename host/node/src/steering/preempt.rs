@@ -261,7 +261,7 @@ mod tests {
         let transfer = |by: &str, incarnation: &str| {
             let ask = Ask::Transfer { node: node.clone(), incarnation: incarnation.to_owned() };
             Steering {
-                request: Some(Request { order: CommandOrigin::now(by, None).unwrap(), ask }),
+                request: Some(Request { order: CommandOrigin::now(by, None).unwrap(), ask, shard: None }),
                 ..Steering::default()
             }
         };

@@ -68,6 +68,8 @@ pub struct SteeringState {
     trigger: Option<Trigger>,
     progress: Option<SetProgress>,
     request: Option<String>,
+    /// The shard to which the last request applies; `None` in an election without shards.
+    shard: Option<u8>,
     /// The request to step down, and the time at which it expires.
     stepped_down: Option<(CommandOrigin, Time)>,
     /// The transfer to another node: the command's origin, the target, and the time until which the transfer makes this
@@ -97,6 +99,7 @@ impl Default for SteeringState {
             trigger: None,
             progress: None,
             request: None,
+            shard: None,
             stepped_down: None,
             transfer: None,
             called: None,
@@ -105,10 +108,11 @@ impl Default for SteeringState {
 }
 
 impl SteeringState {
-    /// Returns the conditions under which a node with this priority may lead. `drained` is the reason why the node is
-    /// drained for maintenance, if it is.
+    /// Returns the conditions under which a node with this priority may lead the shard, if any. `drained` is the reason
+    /// why the node is drained for maintenance, if it is.
     #[must_use]
-    pub fn eligibility(&self, priority: u8, drained: Option<&str>) -> Eligibility {
+    pub fn eligibility(&self, shard: Option<u8>, priority: u8, drained: Option<&str>) -> Eligibility {
+        let applies = self.shard == shard;
         let ineligible = |order: &CommandOrigin, cause, reason: &str, until, after_release| Ineligibility {
             id: order.id.clone(),
             cause,
@@ -118,19 +122,20 @@ impl SteeringState {
         };
         let suspended =
             self.suspended.as_ref().map(|order| ineligible(order, IneligibleCause::Suspended, "suspended", None, None));
-        let stepped_down = self.stepped_down.as_ref().map(|(order, until)| {
+        let stepped_down = self.stepped_down.as_ref().filter(|_| applies).map(|(order, until)| {
             ineligible(order, IneligibleCause::SteppedDown, "asked to step down", Some(*until), None)
         });
-        let transfer = self.transfer.as_ref().map(|(order, to, until)| {
+        let transfer = self.transfer.as_ref().filter(|_| applies).map(|(order, to, until)| {
             let cause = IneligibleCause::Transferring { to: to.clone() };
             ineligible(order, cause, &format!("asked to transfer to {to}"), Some(*until), Some(TAKEN_WITHIN))
         });
-        let chosen = self.called.as_ref();
+        let chosen = self.called.as_ref().filter(|_| applies);
         Eligibility {
             maintenance: drained.map(str::to_owned),
             commands: [suspended, stepped_down, transfer].into_iter().flatten().collect(),
             chosen: chosen.map(|(order, until)| Chosen { until: *until, by_operator: !order.is_preference() }),
             priority,
+            yields: false,
             steering: self.version.clone(),
         }
     }
@@ -168,11 +173,11 @@ impl SteeringState {
     fn take(&mut self, steering: Steering, itself: &NodeIncarnation, timing: &Timing, now: Time) {
         let is_first = self.mark.replace(steering.mark()).is_none();
         (self.suspended, self.trigger, self.progress) = (steering.suspended, steering.trigger, steering.progress);
-        let Some(Request { order, ask }) = steering.request else { return };
+        let Some(Request { order, ask, shard }) = steering.request else { return };
         if self.request.replace(order.id.clone()).as_ref() == Some(&order.id) || is_first {
             return;
         }
-        (self.transfer, self.called) = (None, None);
+        (self.shard, self.transfer, self.called) = (shard, None, None);
         match ask {
             Ask::StepDown { node, incarnation, for_s } if itself.is(&node, &incarnation) => {
                 let until = now + Duration::from_secs(for_s).min(LONGEST_STEP_DOWN);
@@ -363,7 +368,7 @@ mod tests {
     }
 
     fn asks(id: &str, ask: Ask) -> Steering {
-        Steering { request: Some(Request { order: order(id), ask }), ..Steering::default() }
+        Steering { request: Some(Request { order: order(id), ask, shard: None }), ..Steering::default() }
     }
 
     fn step_down(id: &str, incarnation: &str) -> Steering {
@@ -373,11 +378,11 @@ mod tests {
 
     fn word(state: &SteeringState, now: u64) -> Option<&'static str> {
         let applies = |one: &Ineligibility| one.until.is_none_or(|until| at(now) < until);
-        state.eligibility(0, None).commands.into_iter().find(applies).map(|one| one.cause.word())
+        state.eligibility(None, 0, None).commands.into_iter().find(applies).map(|one| one.cause.word())
     }
 
     fn is_chosen(state: &SteeringState, now: u64) -> bool {
-        state.eligibility(0, None).chosen.is_some_and(|chosen| at(now) < chosen.until && chosen.by_operator)
+        state.eligibility(None, 0, None).chosen.is_some_and(|chosen| at(now) < chosen.until && chosen.by_operator)
     }
 
     fn take(state: &mut SteeringState, steering: Steering, now: u64) {

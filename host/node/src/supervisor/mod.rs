@@ -31,6 +31,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use crate::balance::Share;
 use crate::links::{Candidacy, LinkHandle};
 use crate::maintenance::Drained;
 use crate::random::random;
@@ -89,6 +90,8 @@ pub struct Supervisor {
     pub steering_watch: Arc<SteeringWatch>,
     /// The node's priority. Nodes with a higher priority take a free lease earlier.
     pub priority: u8,
+    /// The shard's part in the balance of its group.
+    pub share: watch::Receiver<Share>,
     /// The limit on the number of elections that this host leads at the same time.
     pub quota: LeadershipQuota,
     /// Time without progress after which an instance counts as stalled; `None` for no limit.
@@ -274,6 +277,7 @@ impl Run {
             Ok(()) = self.config.supply.changed() => News::Supply,
             Ok(()) = self.states.changed() => News::Eligibility,
             Ok(()) = self.config.drained.changed() => News::Eligibility,
+            Ok(()) = self.config.share.changed() => News::Eligibility,
             // A request is cancelled only at shutdown, when its response is no longer needed.
             Some(Ok(answer)) = self.requests.join_next() => News::Input(answer),
             () = store.hint(&election) => News::Input(Input::Hint(Hint::Look)),
@@ -416,7 +420,9 @@ impl Run {
         }
         let drained = self.config.drained.borrow_and_update().clone();
         self.is_drained = drained.is_some();
-        let eligibility = self.steering.eligibility(self.config.priority, drained.as_deref());
+        let mut eligibility =
+            self.steering.eligibility(self.config.election.shard(), self.config.priority, drained.as_deref());
+        self.config.share.borrow_and_update().apply(&mut eligibility);
         if eligibility != self.eligibility {
             self.eligibility = eligibility.clone();
             self.elector.handle(self.config.now(), Input::Eligibility(eligibility));

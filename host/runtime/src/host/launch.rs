@@ -32,6 +32,8 @@ const EVENTS: usize = 3;
 pub struct Launcher {
     /// The election that the instances serve.
     pub election: ElectionName,
+    /// The number of shards in the election's group; 1 for an election without shards.
+    pub shards: u16,
     /// The node that the instances run on.
     pub node: String,
     /// The coordinator's runners, and its policy.
@@ -199,6 +201,8 @@ impl Launcher {
             own.push(("BATON_TERM", term.to_string()));
             own.push(("BATON_ELECTION", self.election.to_string()));
             own.push(("BATON_NODE", self.node.clone()));
+            own.push(("BATON_SHARD", self.election.shard().unwrap_or(0).to_string()));
+            own.push(("BATON_SHARDS", self.shards.to_string()));
         }
         if let Some(ScheduledRun { due, last_completed }) = run {
             own.push(("BATON_SCHEDULED_FOR", rfc3339_seconds(due)));

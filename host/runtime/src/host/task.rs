@@ -104,6 +104,7 @@ impl InstanceTask {
             election: election.to_string(),
             node: node.clone(),
             run: self.run.map(Into::into),
+            shard: (election.shard().unwrap_or(0).into(), self.launcher.shards.into()),
             arguments: arguments.clone(),
             environment: self.launcher.environment(&self.module, self.term, self.run, &secrets),
             config: config.iter().cloned().chain(secrets).collect(),

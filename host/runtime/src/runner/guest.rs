@@ -37,7 +37,7 @@ mod bindings {
 }
 
 pub(crate) use bindings::baton::host::state as state_contract;
-use bindings::baton::host::{schedule, term as contract};
+use bindings::baton::host::{schedule, shard, term as contract};
 pub(crate) use bindings::exports::baton::host::task::Failure;
 pub(crate) use bindings::{Coordinator, CoordinatorPre};
 
@@ -49,6 +49,7 @@ pub(crate) const CONTRACT_VERSION: &str = "0.1.1";
 /// wait and get random numbers. These interfaces give access to neither the network nor files.
 pub(crate) const GRANTED: &[&str] = &[
     "baton:host/schedule",
+    "baton:host/shard",
     "baton:host/state",
     "baton:host/term",
     "wasi:cli/environment",
@@ -108,6 +109,7 @@ pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     wasmtime_wasi_config::add_to_linker(linker, |guest| WasiConfig::from(&guest.config))?;
     contract::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)?;
     schedule::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)?;
+    shard::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)?;
     state_contract::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)
 }
 
@@ -125,6 +127,8 @@ pub(crate) struct TermContext {
     pub(crate) node: String,
     pub(crate) module: String,
     pub(crate) run: Option<RunTimes>,
+    /// The index of the shard, and the number of shards in the group.
+    pub(crate) shard: (u32, u32),
     pub(crate) gate: Arc<RunnerGate>,
     pub(crate) clock: Clock,
     pub(crate) stop: watch::Receiver<Option<StopNotice>>,
@@ -232,6 +236,16 @@ impl contract::Host for Guest {
             self.term.wire.send(&FromRunner::StepDown(reason));
         }
         Ok(())
+    }
+}
+
+impl shard::Host for Guest {
+    fn index(&mut self) -> wasmtime::Result<u32> {
+        Ok(self.term.shard.0)
+    }
+
+    fn count(&mut self) -> wasmtime::Result<u32> {
+        Ok(self.term.shard.1)
     }
 }
 

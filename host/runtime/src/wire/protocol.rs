@@ -81,6 +81,8 @@ pub(crate) struct StartParams {
     pub election: String,
     pub node: String,
     pub run: Option<RunTimes>,
+    /// The index of the shard, and the number of shards in the group.
+    pub shard: (u32, u32),
     pub arguments: Vec<String>,
     pub environment: Vec<(String, String)>,
     pub config: Vec<(String, String)>,

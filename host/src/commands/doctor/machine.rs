@@ -194,7 +194,7 @@ pub(super) fn descriptors() -> Finding {
     const CHECK: &str = "descriptors";
     let http = HttpPolicy::new(Grants::default(), 64, None).unwrap_or_default();
     let usual = Policy { http, ..Policy::default() };
-    match descriptors::grant(std::iter::once(&usual), 0) {
+    match descriptors::grant(std::iter::once((&usual, 1)), 0) {
         Ok(_) => {
             let most = getrlimit(Resource::Nofile).maximum.map_or("any number of".to_owned(), |most| most.to_string());
             Finding::ok(CHECK, format!("a process may open {most} descriptors: enough for the default limits"))

@@ -335,7 +335,8 @@ impl Reader {
     fn path(&self, tail: usize, level: LogLevel) -> String {
         let level = serde_json::to_value(level).ok();
         let level = level.as_ref().and_then(Value::as_str).unwrap_or("trace");
-        let election = &self.election;
+        // The name of a shard contains a slash. No other character needs an escape.
+        let election = self.election.as_str().replace('/', "%2F");
         if self.is_output {
             return format!("/v1/elections/{election}/logs?level={level}&tail={tail}");
         }

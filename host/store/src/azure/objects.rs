@@ -127,7 +127,7 @@ impl ObjectStore for AzureStore {
     async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), StoreError> {
         match object {
             PlainObject::Announcement(election, node) => {
-                let metadata = recall::of_announcement(&content);
+                let metadata = recall::of_announcement(&content, election);
                 let blob = self.container.blob_client(node_name(election, node));
                 match blob.put_block_blob(content).metadata(metadata).into_future().await {
                     Ok(_) => Ok(()),
@@ -317,7 +317,7 @@ async fn transfer<T>(size: u64, request: impl Future<Output = T>) -> Result<T, S
 }
 
 pub(super) fn object_name(object: VersionedObject, election: &ElectionName) -> String {
-    format!("{election}{}", last_part(object))
+    format!("{}{}", object.owner(election), last_part(object))
 }
 
 fn last_part(object: VersionedObject) -> &'static str {
@@ -326,6 +326,7 @@ fn last_part(object: VersionedObject) -> &'static str {
         VersionedObject::Control => "/control",
         VersionedObject::Steering => "/steering",
         VersionedObject::History => "/history",
+        VersionedObject::Group => "/group",
     }
 }
 
@@ -345,7 +346,7 @@ fn node_name(election: &ElectionName, node: &str) -> String {
 }
 
 pub(super) fn nodes_folder(election: &ElectionName) -> String {
-    format!("{election}/nodes/")
+    format!("{}/nodes/", election.group())
 }
 
 /// Encodes a node's id as the last part of a blob name. Replaces a final dot, and each character that is not a letter,
@@ -406,6 +407,7 @@ mod tests {
             format!("{election}{}", last_part(VersionedObject::Control)),
             format!("{election}{}", last_part(VersionedObject::Steering)),
             format!("{election}{}", last_part(VersionedObject::History)),
+            format!("{election}{}", last_part(VersionedObject::Group)),
             name_of(&PlainObject::Announcement(election, "NODE".to_owned())),
             name_of(&PlainObject::Module(digest)).replace(&digest.hex(), "HEX"),
         ]

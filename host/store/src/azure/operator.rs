@@ -20,7 +20,7 @@ impl OperatorStore for AzureStore {
     async fn remove_election(&self, election: &ElectionName) -> Result<(), StoreError> {
         // Delete the lease first: this fails while a client holds it, and then nothing is removed.
         self.delete_blob(self.blob(election)).await?;
-        for object in VersionedObject::ALL {
+        for object in VersionedObject::ALL.into_iter().filter(|object| object.owner(election) == election.as_str()) {
             self.delete_blob(self.versioned_blob(object, election)).await?;
         }
         Ok(())

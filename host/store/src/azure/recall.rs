@@ -12,19 +12,34 @@ use futures::{StreamExt, TryStreamExt};
 use super::objects::{PIECE, nodes_folder, object_name};
 use super::{AzureStore, LEASE_BLOB, RequestKind, code, snapshot, version};
 use crate::state::{Document, HEAD};
-use crate::{VersionedObject, recall};
+use crate::{Announcement, VersionedObject, recall};
 
 const TERM: &str = "term";
+/// Metadata key for the terms of a group's shards in announcements: `INDEX=TERM`, separated by commas.
+const SHARDS: &str = "shards";
 /// Metadata key for the progress of scheduled runs, in the record and in announcements.
 pub(super) const PROGRESS: &str = "progress";
 
-pub(super) fn of_announcement(content: &[u8]) -> Metadata {
-    let Recalled { term, progress } = recall::announced(content);
+pub(super) fn of_announcement(content: &[u8], election: &ElectionName) -> Metadata {
+    let Some(said) = Announcement::decode(content) else { return Metadata::new() };
+    let Recalled { term, progress } = said.recalled(election);
     let mut metadata = naming(Some(term).filter(|term| *term > 0));
     if let Some(progress) = progress {
         metadata.insert(PROGRESS, progress.to_string());
     }
+    // With the highest terms of 256 shards, the text has up to 6 KB. A blob's metadata is limited to 8 KB.
+    let shards = said.shards.iter().filter(|(_, shard)| shard.term > 0);
+    let shards: Vec<_> = shards.map(|(index, shard)| format!("{index}={}", shard.term)).collect();
+    if !shards.is_empty() {
+        metadata.insert(SHARDS, shards.join(","));
+    }
     metadata
+}
+
+/// Returns the term of a shard in the metadata of an announcement.
+fn term_of_shard(metadata: &HashMap<String, String>, shard: u8) -> Option<Term> {
+    let terms = value(metadata, SHARDS)?.split(',').filter_map(|entry| entry.split_once('='));
+    terms.filter(|(index, _)| index.parse() == Ok(shard)).find_map(|(_, term)| term.parse().ok())
 }
 
 pub(super) fn of_object(object: VersionedObject, content: &[u8]) -> Metadata {
@@ -46,7 +61,7 @@ impl AzureStore {
         &self,
         election: &ElectionName,
     ) -> Result<(Snapshot, Recalled, Option<Version>), StoreError> {
-        let request = self.container.list_blobs().prefix(format!("{election}/")).include_metadata(true);
+        let request = self.container.list_blobs().prefix(format!("{}/", election.group())).include_metadata(true);
         let (lease, nodes) = (format!("{election}{LEASE_BLOB}"), nodes_folder(election));
         let [state, asked] = [VersionedObject::State, VersionedObject::Steering].map(|one| object_name(one, election));
         let (mut read, mut named, mut is_state_silent, mut steering) = (Snapshot::Nothing, Vec::new(), false, None);
@@ -57,7 +72,10 @@ impl AzureStore {
                 steering = Some(version(&blob.properties.etag));
             } else if blob.name == state || blob.name.starts_with(&nodes) {
                 let metadata = blob.metadata.unwrap_or_default();
-                let term = term_in(&metadata);
+                let term = match election.shard().filter(|_| blob.name != state) {
+                    Some(shard) => term_of_shard(&metadata, shard),
+                    None => term_in(&metadata),
+                };
                 is_state_silent |= blob.name == state && term.is_none();
                 let progress = value(&metadata, PROGRESS).and_then(|text| text.parse().ok()).map(Box::new);
                 named.push(Recalled { term: term.unwrap_or(0), progress });

@@ -64,11 +64,11 @@ impl Announcements {
     pub fn put(&self, election: &ElectionName, node: &str, content: &[u8]) -> Result<(), StoreError> {
         let path = self.path(election, node)?;
         let nodes = self.open()?;
-        let of_election = self.folder.join(election.as_str());
+        let of_election = self.folder.join(election.group());
         let unfinished = format!("{}.{}{UNFINISHED}", stem_of(node), new_version()?.0);
         let write = || -> io::Result<()> {
             rights::make_folder(&of_election)?;
-            let folder = open_folder(&nodes, election.as_str())?;
+            let folder = open_folder(&nodes, election.group())?;
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = rustix::fs::openat(&folder, &unfinished, flags, Mode::RUSR | Mode::WUSR)?;
             let written = || -> io::Result<()> {
@@ -126,7 +126,7 @@ impl Announcements {
     /// On some file systems (tmpfs), a listing can miss a file while a rename replaces it. So this method lists the
     /// folder again until it finds no new name.
     fn nodes(&self, folder: &OwnedFd, election: &ElectionName) -> Result<BTreeSet<String>, StoreError> {
-        let cannot = |error: io::Error| failed(&self.folder.join(election.as_str()), "cannot be read", &error);
+        let cannot = |error: io::Error| failed(&self.folder.join(election.group()), "cannot be read", &error);
         let mut found = BTreeSet::new();
         for pass in 0.. {
             let before = found.len();
@@ -139,7 +139,7 @@ impl Announcements {
     }
 
     fn file(&self, election: &ElectionName, node: &str) -> PathBuf {
-        self.folder.join(election.as_str()).join(file_name_of(node))
+        self.folder.join(election.group()).join(file_name_of(node))
     }
 
     fn path(&self, election: &ElectionName, node: &str) -> Result<PathBuf, StoreError> {
@@ -147,7 +147,7 @@ impl Announcements {
             return Ok(self.file(election, node));
         }
         Err(misconfigured(
-            &self.folder.join(election.as_str()),
+            &self.folder.join(election.group()),
             format!(
                 "{node:?} cannot name a file: a node's id has at most {LONGEST_NODE} bytes and no control characters"
             ),
@@ -157,8 +157,8 @@ impl Announcements {
     /// Returns `None` if no node has announced itself yet.
     fn open_election(&self, election: &ElectionName) -> Result<Option<OwnedFd>, StoreError> {
         let nodes = self.open()?;
-        let of_election = self.folder.join(election.as_str());
-        match open_folder(&nodes, election.as_str()) {
+        let of_election = self.folder.join(election.group());
+        match open_folder(&nodes, election.group()) {
             Ok(folder) => {
                 rights::refuse_open_folder(&of_election)?;
                 Ok(Some(folder))

@@ -38,7 +38,7 @@ impl ObjectStore for SqliteStore {
         election: &ElectionName,
         known: Option<&Version>,
     ) -> Result<Reading, StoreError> {
-        if matches!(object, VersionedObject::Control | VersionedObject::Steering) {
+        if matches!(object, VersionedObject::Control | VersionedObject::Steering | VersionedObject::Group) {
             return self.read_shared(object, election, known).await;
         }
         let (key, known) = (key(object, election), known.cloned());
@@ -218,23 +218,24 @@ impl Databases {
     pub(super) fn place(&self, object: VersionedObject) -> (&Database, &'static str) {
         match object {
             VersionedObject::State => (&self.states, "state"),
-            VersionedObject::Control | VersionedObject::Steering => (&self.control, CONTROL),
+            VersionedObject::Control | VersionedObject::Steering | VersionedObject::Group => (&self.control, CONTROL),
             VersionedObject::History => (&self.history, "history"),
         }
     }
 }
 
-/// Returns the key of an election's row. Control and steering objects share a table, so that a store from an older
-/// version of Baton can hold both. The key of a steering object is not a valid election name, so older hosts ignore its
-/// row.
+/// Returns the key of an election's row. Several types of objects share a table, so that a store from an older version
+/// of Baton can hold all of them. The key of a steering object or a group is not a valid election name, so older hosts
+/// ignore its row.
 pub(super) fn key(object: VersionedObject, election: &ElectionName) -> String {
-    format!("{election}{}", suffix(object))
+    format!("{}{}", object.owner(election), suffix(object))
 }
 
 fn suffix(object: VersionedObject) -> &'static str {
     match object {
         VersionedObject::State | VersionedObject::Control | VersionedObject::History => "",
         VersionedObject::Steering => "/steering",
+        VersionedObject::Group => "/group",
     }
 }
 

@@ -32,7 +32,8 @@ impl OperatorStore for SqliteStore {
                     Err(error) => Ok(Err(error)),
                 }
             })?;
-            VersionedObject::ALL.into_iter().try_for_each(|object| {
+            let own = VersionedObject::ALL.into_iter().filter(|object| object.owner(&election) == election.as_str());
+            own.into_iter().try_for_each(|object| {
                 let (database, table) = shared.place(object);
                 database.transact(Intent::Write, |db| {
                     db.execute(&format!("DELETE FROM {table} WHERE election = ?1"), [key(object, &election)])

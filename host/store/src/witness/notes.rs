@@ -191,7 +191,7 @@ impl Notes {
 
     /// True if other hosts have left notes about this election's lease.
     pub(crate) fn has_others(&self, election: &ElectionName) -> bool {
-        let suffix = format!("-{election}");
+        let suffix = name("", election);
         let is_others =
             |name: &str| name.strip_suffix(&suffix).is_some_and(|of| is_incarnation(of) && !self.is_own(of));
         self.names().is_ok_and(|names| names.iter().any(|name| is_others(name)))
@@ -207,7 +207,7 @@ impl Notes {
             else {
                 continue;
             };
-            let Ok(of) = ElectionName::new(of) else { continue };
+            let Ok(of) = ElectionName::new(&of.replace('.', "/")) else { continue };
             let note = self.read(&folder, incarnation, &of, OFlags::RDONLY).map(|(_, note)| note);
             let is_of_use = |note: &Note| {
                 let is_its = (note.store.as_str(), &note.election) == (self.store.as_str(), election);
@@ -283,5 +283,6 @@ fn unlink(folder: &OwnedFd, name: &str) -> io::Result<()> {
 
 /// Incarnations never contain a hyphen, so no two notes have the same file name.
 fn name(incarnation: &str, election: &ElectionName) -> String {
-    format!("{incarnation}-{election}")
+    // A name contains no dot, so a dot can stand for the slash in the name of a shard.
+    format!("{incarnation}-{}", election.as_str().replace('/', "."))
 }

@@ -123,7 +123,9 @@ fn run(term: &Term) -> baton_sdk::Result {
                 let seconds = time?.duration_since(UNIX_EPOCH).ok()?.as_secs();
                 Some(format!("{name} {seconds}"))
             });
-            println!("{}", variables.chain(stored).chain(times).collect::<Vec<_>>().join("; "));
+            let shard = term.shard();
+            let shard = std::iter::once(format!("shard {} of {}", shard.index, shard.count));
+            println!("{}", variables.chain(stored).chain(times).chain(shard).collect::<Vec<_>>().join("; "));
             Ok(())
         }
         "log" => {

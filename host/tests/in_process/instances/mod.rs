@@ -44,6 +44,7 @@ fn launcher_under(policy: Policy, behaviour: &str) -> Launcher {
     let watchdog = Watchdog::start(clock.clone(), |why, _| eprintln!("the watchdog ends this process: {why}"));
     Launcher {
         election: ElectionName::new("fleet").unwrap(),
+        shards: 1,
         node: "alpha".to_owned(),
         runners: runners(policy),
         states: Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO))),

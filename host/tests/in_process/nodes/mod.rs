@@ -8,6 +8,7 @@ mod history;
 mod outage;
 mod preference;
 mod schedules;
+mod shards;
 mod steering;
 mod swaps;
 
@@ -28,7 +29,7 @@ use baton_modules::{
 };
 use baton_node::announcer::NodeProperties;
 use baton_node::links::Links;
-use baton_node::node::{ElectionConfig, ModuleFollower, Node, NodeConfig, NodeId, Stores};
+use baton_node::node::{ElectionConfig, ModuleFollower, Node, NodeConfig, NodeId, ShardConfig, Stores};
 use baton_node::schedule::schedule;
 use baton_node::steering::NodeIncarnation;
 use baton_node::steering::operator::{HintTarget, Operator, SteerResult, SteeringCommand};
@@ -68,11 +69,20 @@ struct NodeSettings {
     pause: Duration,
     /// The cron pattern of the scheduled runs, in UTC, if any.
     schedule: Option<&'static str>,
+    /// The number of shards of each election.
+    shards: u8,
 }
 
 impl Default for NodeSettings {
     fn default() -> Self {
-        Self { priority: 100, preempt: false, max_leaderships: None, pause: Duration::from_secs(1), schedule: None }
+        Self {
+            priority: 100,
+            preempt: false,
+            max_leaderships: None,
+            pause: Duration::from_secs(1),
+            schedule: None,
+            shards: 1,
+        }
     }
 }
 
@@ -118,7 +128,7 @@ impl Fleet {
         let store = Arc::new(Intercept { store: Arc::new(self.store.clone()), interceptor: network.clone() });
         let elections = self.elections.iter().map(|one| self.election(one, &itself, settings, &log, &store)).collect();
         let node = Node::start(NodeConfig {
-            properties: NodeProperties::default(),
+            properties: NodeProperties { max_leaderships: settings.max_leaderships, ..NodeProperties::default() },
             links: Links::new((name, &itself.incarnation), None, None, 0),
             itself,
             stores: Stores {
@@ -128,7 +138,6 @@ impl Fleet {
             },
             clock: self.clock.clone(),
             log,
-            max_leaderships: settings.max_leaderships,
             elections,
         });
         let shutdown = node.shutdown();
@@ -144,7 +153,12 @@ impl Fleet {
         log: &Log,
         store: &Arc<Intercept<MemoryStore, Network>>,
     ) -> ElectionConfig {
-        let tracker = Arc::new(ElectionTracker::new(election.clone(), LEASE));
+        let names: Vec<ElectionName> = match settings.shards {
+            1 => vec![election.clone()],
+            shards => (0..shards).map(|index| election.with_shard(index)).collect(),
+        };
+        let trackers: Vec<_> = names.iter().map(|name| Arc::new(ElectionTracker::new(name.clone(), LEASE))).collect();
+        let tracker = Arc::clone(&trackers[0]);
         let (follower, supply, judgements) = Follower::new(FollowerConfig {
             election: election.clone(),
             node: itself.node.clone(),
@@ -172,13 +186,18 @@ impl Fleet {
             preempt: settings.preempt,
             one_module: false,
             modules: ModuleFollower { follower, supply, judgements, source: format!("store://{election}") },
-            launcher: Arc::new(Scripted {
-                node: itself.node.clone(),
-                election: election.clone(),
-                clock: self.clock.clone(),
-                instances: self.instances.clone(),
-            }),
-            tracker,
+            shards: trackers
+                .into_iter()
+                .map(|tracker| ShardConfig {
+                    launcher: Arc::new(Scripted {
+                        node: itself.node.clone(),
+                        election: tracker.election.clone(),
+                        clock: self.clock.clone(),
+                        instances: self.instances.clone(),
+                    }),
+                    tracker,
+                })
+                .collect(),
         }
     }
 
@@ -354,6 +373,12 @@ impl Instances {
     fn forget(&self, term: Term) {
         let mut all = self.all.lock().unwrap();
         all.iter_mut().filter(|one| one.term == term).for_each(|one| one.is_gone = true);
+    }
+
+    /// Marks the instances of a node as gone, because the node has crashed.
+    fn forget_node(&self, node: &str) {
+        let mut all = self.all.lock().unwrap();
+        all.iter_mut().filter(|one| one.node == node).for_each(|one| one.is_gone = true);
     }
 
     fn end(&self, term: Term, end: End) {

@@ -12,6 +12,7 @@ const SCHEDULED: NodeSettings = NodeSettings {
     max_leaderships: None,
     pause: Duration::ZERO,
     schedule: Some("*/10 * * * *"),
+    shards: 1,
 };
 
 impl Fleet {
@@ -83,7 +84,11 @@ async fn completed_run_survives_deleted_record() {
     let (_, term, due) = fleet.runs().await;
     fleet.instances.end(term, End::Done);
     fleet.is_completed(due).await;
-    fleet.announced(&alpha, |said| said.recalled().progress.is_some_and(|progress| progress.completed == due)).await;
+    fleet
+        .announced(&alpha, |said| {
+            said.recalled(&fleet.elections[0]).progress.is_some_and(|progress| progress.completed == due)
+        })
+        .await;
     alpha.crash();
     fleet.store.delete(&fleet.elections[0]);
     let beta = fleet.start_with("beta", SCHEDULED);

@@ -85,9 +85,9 @@ async fn invalid_module_is_refused_without_compiling() {
     for other in [&b"a text"[..], b"\x7fELF\x02\x01\x01\xc8 compiled code of others"] {
         assert!(matches!(unusable(other.to_vec()).await, ModuleError::NotWasm(_)));
     }
-    for version in ["0.0.9", "0.1.1", "0.2.0"] {
+    for version in ["0.0.9", "0.1.2", "0.2.0"] {
         let error = unusable(component("", &format!("baton:host/task@{version}"))).await.to_string();
-        for part in [version, "0.1.0", "baton:host", "sha256:"] {
+        for part in [version, "0.1.1", "baton:host", "sha256:"] {
             assert!(error.contains(part), "{part} is not in {error:?}");
         }
     }

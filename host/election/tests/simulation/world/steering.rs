@@ -75,6 +75,7 @@ impl Heard {
             commands: [suspended, stepped_down, transfer].into_iter().flatten().collect(),
             chosen: self.chosen,
             priority,
+            yields: priority % 2 == 1,
             steering: self.version(),
         }
     }

@@ -132,6 +132,8 @@ struct LeaseView {
     lease: Option<LeaseState>,
     version: Option<Version>,
     record: Option<Record>,
+    /// True if this is the lease of a shard, and the command is for the whole group.
+    is_of_shard: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -177,6 +179,13 @@ impl Operator<'_> {
     /// [`NoEffect`].
     pub async fn steer(&self, what: &SteeringCommand) -> SteerResult {
         let command = self.begin();
+        let is_for_group = matches!(what, SteeringCommand::Suspend | SteeringCommand::Resume { .. });
+        if self.election.shard().is_some() && is_for_group {
+            let (election, group) = (self.election, self.election.group());
+            return Err(NoEffect::Refused(format!(
+                "{election} is a shard: suspend or resume the whole group, {group}"
+            )));
+        }
         let result = match what {
             SteeringCommand::StepDown(period) => command.step_down(*period).await,
             SteeringCommand::Suspend => command.suspend().await,
@@ -287,7 +296,7 @@ impl CommandRun<'_> {
     async fn suspend(&self) -> SteerResult {
         let deadline = self.deadline;
         let election = self.election;
-        let before = self.read_lease().await?;
+        let before = self.read_any_lease().await?;
         let nodes = self.nodes().await?;
         self.refuse_unknown_election(&before, &nodes).await?;
         if let Some(leader) = before.leader() {
@@ -303,7 +312,7 @@ impl CommandRun<'_> {
                     "{election} was suspended, but a later command has resumed it: nodes may lead again"
                 )));
             };
-            let leader = self.read_lease().await?.leader();
+            let leader = self.read_any_lease().await?.leader();
             // Wait, for a limited time, until all nodes have confirmed the suspension: a node that has not read the
             // command yet could still acquire the lease.
             let nodes = self.nodes().await?;
@@ -311,9 +320,9 @@ impl CommandRun<'_> {
             let unconfirmed = unconfirmed(now, &nodes, &asked.mark(), &[]);
             let is_known = unconfirmed.is_empty() || Instant::now() >= confirm_by.min(deadline);
             // A node may have acquired the lease just before it confirmed the suspension, so read the lease again.
-            if is_known && leader.is_none() && self.read_lease().await?.leader().is_none() {
+            if is_known && leader.is_none() && self.read_any_lease().await?.leader().is_none() {
                 let mut said = format!("{election} is suspended: no node leads until `baton resume {election}`\n");
-                if let Some(Leader { node, term, .. }) = before.leader() {
+                if let Some(Leader { node, term, .. }) = before.leader().filter(|_| !before.is_of_shard) {
                     let _ = writeln!(said, "{node} led in term {term}");
                 }
                 if suspended.id != order.id {
@@ -352,11 +361,12 @@ impl CommandRun<'_> {
         let was_suspended = self.edit_with(resume).await?;
         self.call().await;
         if !was_suspended {
-            self.refuse_unknown_election(&self.read_lease().await?, &before).await?;
+            self.refuse_unknown_election(&self.read_any_lease().await?, &before).await?;
             return Ok(format!("{election} was not suspended: nothing changed\n"));
         }
-        let seen = self.read_lease().await?;
-        let last = if seen.leader().is_none() { seen.term() } else { 0 };
+        let seen = self.read_any_lease().await?;
+        // Terms of different shards cannot be compared.
+        let last = if seen.leader().is_none() && !seen.is_of_shard { seen.term() } else { 0 };
         loop {
             let asked = self.known().await?;
             if let Some(order) = &asked.suspended {
@@ -365,9 +375,12 @@ impl CommandRun<'_> {
                     escape(&order.told())
                 )));
             }
-            let seen = self.read_lease().await?;
+            let seen = self.read_any_lease().await?;
             if let Some(Leader { node, term, .. }) = seen.leader_above(last) {
-                return Ok(format!("{election} is resumed: {node} leads in term {term}\n"));
+                return Ok(match seen.is_of_shard {
+                    true => format!("{election} is resumed: {node} leads the first shard\n"),
+                    false => format!("{election} is resumed: {node} leads in term {term}\n"),
+                });
             }
             if seen.is_over() {
                 return Ok(format!(
@@ -531,11 +544,24 @@ impl CommandRun<'_> {
         }
     }
 
+    /// Returns the shards of the election that the store contains, if the election is a group.
+    async fn shards(&self) -> Result<Vec<ElectionName>, NoEffect> {
+        if self.election.shard().is_some() {
+            return Ok(Vec::new());
+        }
+        let all = self.patiently(|| self.leases().elections()).await?;
+        let is_shard = |one: &ElectionName| one.shard().is_some() && one.group() == self.election.as_str();
+        Ok(all.into_iter().filter(is_shard).collect())
+    }
+
     async fn known_leader(&self) -> Result<Leader, NoEffect> {
         let election = self.election;
         let seen = self.read_lease().await?;
         if seen.lease.is_none() {
-            return Err(NoEffect::Unknown(election.clone()));
+            return Err(match self.shards().await?.first() {
+                Some(shard) => NoEffect::Refused(format!("{election} has shards: name one of them, such as {shard}")),
+                None => NoEffect::Unknown(election.clone()),
+            });
         }
         let Some(leader) = seen.leader() else {
             let why = match self.known().await?.suspended {
@@ -592,7 +618,7 @@ impl CommandRun<'_> {
     }
 
     async fn request(&self, ask: Ask) -> Result<Request, NoEffect> {
-        let request = Request { order: self.order()?, ask };
+        let request = Request { order: self.order()?, ask, shard: self.election.shard() };
         self.edit(|found| Ok(Steering { request: Some(request.clone()), ..found? })).await?;
         Ok(request)
     }
@@ -656,12 +682,31 @@ impl CommandRun<'_> {
     }
 
     async fn read_lease(&self) -> Result<LeaseView, NoEffect> {
-        let read = self.patiently(|| self.leases().request(self.election, Op::Read)).await?;
+        self.read_lease_of(self.election).await
+    }
+
+    /// Reads the lease. For a group, returns a shard that has a leader, if there is one.
+    async fn read_any_lease(&self) -> Result<LeaseView, NoEffect> {
+        let mut view = self.read_lease().await?;
+        if view.lease.is_none() {
+            for shard in self.shards().await? {
+                view = self.read_lease_of(&shard).await?;
+                if view.leader().is_some() {
+                    break;
+                }
+            }
+        }
+        Ok(view)
+    }
+
+    async fn read_lease_of(&self, election: &ElectionName) -> Result<LeaseView, NoEffect> {
+        let read = self.patiently(|| self.leases().request(election, Op::Read)).await?;
+        let is_of_shard = election != self.election;
         Ok(match read {
             Reply::Read(Snapshot::Object { lease, version, record }) => {
-                LeaseView { lease: Some(lease), version: Some(version), record }
+                LeaseView { lease: Some(lease), version: Some(version), record, is_of_shard }
             }
-            _ => LeaseView { lease: None, version: None, record: None },
+            _ => LeaseView { lease: None, version: None, record: None, is_of_shard },
         })
     }
 

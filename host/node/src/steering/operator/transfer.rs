@@ -74,7 +74,8 @@ impl CommandRun<'_> {
             return Err(NoEffect::Refused(format!("{} no longer leads {}", from.node, self.election)));
         };
         let (node, incarnation) = (to.node.clone(), to.incarnation.clone());
-        let request = Request { order: self.order()?, ask: Ask::Transfer { node, incarnation } };
+        let request =
+            Request { order: self.order()?, ask: Ask::Transfer { node, incarnation }, shard: self.election.shard() };
         let ask = |found: Result<Steering, SteeringError>| {
             let found = found?;
             // An earlier attempt to write this request may have succeeded.
