@@ -98,11 +98,13 @@ async fn read_status(
 ) -> anyhow::Result<StatusReport> {
     let names = match election {
         Some(election) if election.shard().is_some() => vec![election.clone()],
-        Some(election) => {
-            let all = elections(store).await.context("cannot list the elections")?;
+        // Listing needs more rights than reading, so list only an election that may be a group.
+        Some(election) if read(store, election).await? == Snapshot::Nothing => {
+            let all = elections(store).await.context("cannot list the shards")?;
             let shards = all.into_iter().filter(|one| one.shard().is_some() && one.group() == election.as_str());
             [election.clone()].into_iter().chain(shards).collect()
         }
+        Some(election) => vec![election.clone()],
         None => elections(store).await.context("cannot list the elections")?,
     };
     let (mut rows, mut unread, mut incarnations) = (Vec::new(), Vec::new(), BTreeSet::new());

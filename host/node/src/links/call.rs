@@ -18,18 +18,12 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Notifies every host on this machine. Notifying one host is not enough: without a leader, hosts have no links over
 /// which to forward the notification. If a host misses the notification, the host finds the change at its next poll, a
 /// few seconds later.
-///
-/// The nodes of a group of shards listen for its first shard. It is not known here whether the election has shards, so
-/// both receive the notification.
 pub async fn call(url: &StoreUrl, election: &ElectionName) {
-    let elections = [election.without_shard(), election.with_shard(0)];
     let Some(folder) = super::folder(url) else { return };
     let Ok(folder) = SocketFolder::open(&folder) else { return };
     let call = async {
         for to in sockets::listed(&folder.path()) {
-            for election in &elections {
-                tell(&folder, to.clone(), election).await;
-            }
+            tell(&folder, to, election).await;
         }
     };
     let _ = timeout(PATIENCE, call).await;

@@ -201,8 +201,10 @@ impl Launcher {
             own.push(("BATON_TERM", term.to_string()));
             own.push(("BATON_ELECTION", self.election.to_string()));
             own.push(("BATON_NODE", self.node.clone()));
-            own.push(("BATON_SHARD", self.election.shard().unwrap_or(0).to_string()));
-            own.push(("BATON_SHARDS", self.shards.to_string()));
+            if let Some(shard) = self.election.shard() {
+                own.push(("BATON_SHARD", shard.to_string()));
+                own.push(("BATON_SHARDS", self.shards.to_string()));
+            }
         }
         if let Some(ScheduledRun { due, last_completed }) = run {
             own.push(("BATON_SCHEDULED_FOR", rfc3339_seconds(due)));
