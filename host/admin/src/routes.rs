@@ -12,6 +12,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, get, on};
 use axum::{Json, Router};
+use baton_election::ElectionName;
 use baton_store::{ObjectStore, Store};
 use bytes::Bytes;
 use serde::Serialize;
@@ -260,6 +261,15 @@ async fn only_reads() -> Response {
 }
 
 impl Watched {
+    /// Returns the tracker of the election or, for a group or a shard, of the group's first shard. The tasks that a
+    /// group's shards share use the notifier of this tracker.
+    pub(super) fn first_tracker(&self, election: &ElectionName) -> Option<&ElectionTracker> {
+        let is_first = |one: &&Arc<ElectionTracker>| {
+            one.election.group() == election.group() && one.election.shard().unwrap_or(0) == 0
+        };
+        self.trackers.iter().find(is_first).map(|tracker| &**tracker)
+    }
+
     pub(super) fn tracker(&self, election: &str) -> Result<&ElectionTracker, NoPart> {
         if let Some(tracker) = self.trackers.iter().find(|one| one.election.as_str() == election) {
             return Ok(tracker);

@@ -123,7 +123,8 @@ pub(super) struct NodeStatus {
 impl NodeStatus {
     fn of(election: &ElectionName, announced: Announcement) -> Self {
         let said = NodeAnnouncement::from(&announced);
-        let Announcement { source, holds, term, admin, .. } = announced;
+        let term = announced.recalled(election).term;
+        let Announcement { source, holds, admin, .. } = announced;
         let holds = holds.into_iter().map(|digest| digest.to_string()).collect();
         // Show the address only if it is a valid URL, because the announcement is untrusted: any client that can write
         // to the store can forge one.
@@ -152,9 +153,13 @@ impl Nodes {
         }
         let mut nodes = Vec::new();
         let read = async {
-            for tracker in trackers {
-                for (_, said) in self.store.announcements(&tracker.election).await? {
-                    nodes.extend(Announcement::decode(&said).map(|said| NodeStatus::of(&tracker.election, said)));
+            // The shards of a group share their announcements.
+            for shards in trackers.chunk_by(|one, next| one.election.group() == next.election.group()) {
+                let Some(first) = shards.first() else { continue };
+                let announced = self.store.announcements(&first.election).await?;
+                let announced: Vec<_> = announced.iter().filter_map(|(_, said)| Announcement::decode(said)).collect();
+                for tracker in shards {
+                    nodes.extend(announced.iter().map(|said| NodeStatus::of(&tracker.election, said.clone())));
                 }
             }
             Ok(())

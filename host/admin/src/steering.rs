@@ -286,7 +286,7 @@ pub(super) async fn roll_back(
     let Ok(_permit) = asked.changes.try_acquire() else { return Ok(too_many()) };
     match rollback::roll_back(&*asked.store, &call.election, digest.as_ref()).await {
         Ok(rolled_back) => {
-            if let Ok(tracker) = asked.watched.tracker(call.election.as_str()) {
+            if let Some(tracker) = asked.watched.first_tracker(&call.election) {
                 tracker.notifier.look();
             }
             let result = rollback::told(&rolled_back, &call.election);
@@ -335,7 +335,7 @@ impl<'a> Call<'a> {
     async fn answer(self, what: &SteeringCommand) -> Response {
         let Ok(_permit) = self.asked.changes.try_acquire() else { return too_many() };
         let Self { asked, election, by, reason, patience } = self;
-        let tracker = asked.watched.tracker(election.as_str()).ok();
+        let tracker = asked.watched.first_tracker(&election);
         let called = tracker.map_or(HintTarget::Nobody, |tracker| HintTarget::Node(&tracker.notifier));
         let operator = Operator { store: &*asked.store, election: &election, by, reason, patience, called };
         match operator.steer(what).await {
@@ -360,8 +360,14 @@ fn steered(status: StatusCode, done: bool, result: String) -> Response {
 }
 
 fn known(asked: &AdminState, election: &str) -> Result<ElectionName, Unusable> {
-    let tracker = asked.watched.tracker(election);
-    tracker.map(|tracker| tracker.election.clone()).map_err(|NoPart(why)| Unusable(StatusCode::NOT_FOUND, why))
+    match asked.watched.tracker(election) {
+        Ok(tracker) => Ok(tracker.election.clone()),
+        // Commands can also apply to a whole group of shards.
+        Err(NoPart(why)) => {
+            let group = asked.watched.trackers.iter().find(|tracker| tracker.election.group() == election);
+            group.map(|shard| shard.election.without_shard()).ok_or(Unusable(StatusCode::NOT_FOUND, why))
+        }
+    }
 }
 
 /// Parses the body of a call. Treats an empty body as an empty object.

@@ -19,6 +19,10 @@ pub const HEIR_HAS: Duration = Duration::from_secs(5);
 /// reads of a record, so that the node knows where the shards are.
 pub const SETTLED_AFTER: Duration = Duration::from_secs(5);
 
+/// Time for which a node that did not take a shard gets none: the initial and the maximum time. A node that has died no
+/// longer counts as living after the initial time.
+const FAILED_FOR: (Duration, Duration) = (Duration::from_secs(180), Duration::from_secs(1800));
+
 /// Time after which a node forgets a move that has not ended, for example because the instance is still running, or
 /// because no node has taken the shard.
 pub const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
@@ -73,10 +77,14 @@ pub fn moves<'a>(members: &[Member<'a>], node: &str) -> Vec<&'a str> {
 pub struct Peer {
     /// The node's id.
     pub node: String,
+    /// The incarnation of the node's host.
+    pub incarnation: String,
     /// Identifies the announcement. Each announcement has another mark.
     pub mark: String,
     /// The shards that the node leads, by its own account.
     pub leads: BTreeSet<u8>,
+    /// The shards that the node cannot take now, for example after a step-down.
+    pub refuses: BTreeSet<u8>,
     /// The number of shards that the node can take in addition. 0 for a node that is not ready or not eligible.
     pub room: usize,
 }
@@ -97,18 +105,29 @@ pub struct Balancer {
     node: String,
     /// The shards that this node is giving away, or has given away and has not seen with another leader.
     given: BTreeMap<u8, Gift>,
-    /// Nodes that did not take a shard that was given to them, each with the mark of its announcement at that time. A
-    /// new announcement shows that the node lives.
-    failed: BTreeMap<String, String>,
+    /// The nodes that did not take a shard that was given to them.
+    failed: BTreeMap<String, Failure>,
+    /// The shards that this node leads, each with the time since which it does.
+    own: BTreeMap<u8, Time>,
     /// The leaders at the last decision.
     seen: Vec<Option<String>>,
     /// The time of the last change of a leader that was no move of this node.
     changed: Time,
 }
 
+/// A node that did not take a shard gets none until a time. The wait doubles with each further failure.
+#[derive(Clone, Debug)]
+struct Failure {
+    incarnation: String,
+    wait: Duration,
+    until: Time,
+}
+
 #[derive(Clone, Debug)]
 struct Gift {
     heir: String,
+    /// The incarnation of the heir's host.
+    incarnation: String,
     /// The mark of the heir's announcement when this node decided on the move.
     mark: String,
     at: Time,
@@ -119,8 +138,8 @@ impl Balancer {
     /// Creates the balancer of the node with this id.
     #[must_use]
     pub fn new(node: &str) -> Self {
-        let (given, failed, seen) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-        Self { node: node.to_string(), given, failed, seen, changed: Time::default() }
+        let (given, failed, own, seen) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), Vec::new());
+        Self { node: node.to_string(), given, failed, own, seen, changed: Time::default() }
     }
 
     /// Decides what this node does now. Call this after each change of the arguments.
@@ -135,10 +154,12 @@ impl Balancer {
         }
         self.seen = leaders.to_vec();
         self.note_gifts(now, leaders, peers);
-        self.failed.retain(|node, mark| peers.iter().any(|peer| peer.node == *node && peer.mark == *mark));
+        // Another run of the node may succeed.
+        let is_same = |peer: &Peer, node: &str, incarnation: &str| peer.node == node && peer.incarnation == incarnation;
+        self.failed.retain(|node, failure| peers.iter().any(|peer| is_same(peer, node, &failure.incarnation)));
         let mut members = Vec::from([Member { node: &self.node, shards: 0, room }]);
         for peer in peers.iter().filter(|peer| peer.node != self.node) {
-            let room = if self.trusts(peer, leaders) { peer.room } else { 0 };
+            let room = if self.trusts(now, peer, leaders) { peer.room } else { 0 };
             members.push(Member { node: &peer.node, shards: 0, room });
         }
         for (index, leader) in (0..=u8::MAX).zip(leaders) {
@@ -153,16 +174,11 @@ impl Balancer {
         let own = members.first().map_or(0, |member| member.shards);
         let yields = members.iter().skip(1).any(|member| member.room > 0 && member.shards < own);
         let heirs: Vec<String> = moves(&members, &self.node).into_iter().map(str::to_string).collect();
-        // Give the shards with the highest index, so that a shard that has just arrived is not the first to go.
-        let is_own = |index: &u8| {
-            leaders[usize::from(*index)].as_deref() == Some(self.node.as_str()) && !self.given.contains_key(index)
-        };
-        let indices: Vec<u8> = (0..=u8::MAX).take(leaders.len()).rev().filter(is_own).collect();
-        let heirs = if now >= self.changed + SETTLED_AFTER { heirs } else { Vec::new() };
-        let gives: Vec<(u8, String)> = indices.into_iter().zip(heirs).collect();
-        for (index, heir) in &gives {
-            let mark = peers.iter().find(|peer| peer.node == *heir).map_or(String::new(), |peer| peer.mark.clone());
-            self.given.insert(*index, Gift { heir: heir.clone(), mark, at: now, is_released: false });
+        let mut gives = Vec::new();
+        if now >= self.changed + SETTLED_AFTER {
+            for heir in heirs {
+                gives.extend(self.give(now, leaders, peers, &heir).map(|index| (index, heir)));
+            }
         }
         Decision { gives, yields }
     }
@@ -181,28 +197,55 @@ impl Balancer {
         (0..=u8::MAX).zip(leaders).any(is_other)
     }
 
-    /// Forgets the moves that have ended.
+    /// Chooses a shard to give to `heir`: the one that this node has led longest, so that a shard that has just arrived
+    /// stays. A node that leads no shard gets only one at first, because it may be unable to lead.
+    fn give(&mut self, now: Time, leaders: &[Option<String>], peers: &[Peer], heir: &str) -> Option<u8> {
+        let peer = peers.iter().find(|peer| peer.node == heir)?;
+        let is_proven = leaders.iter().any(|leader| leader.as_deref() == Some(heir));
+        if !is_proven && self.given.values().any(|gift| gift.heir == heir) {
+            return None;
+        }
+        let mut own = self.own.iter();
+        let is_free = |index: &u8| !self.given.contains_key(index) && !peer.refuses.contains(index);
+        let (index, _) =
+            own.by_ref().filter(|(index, _)| is_free(index)).min_by_key(|(index, since)| (**since, **index))?;
+        let (heir, incarnation) = (heir.to_string(), peer.incarnation.clone());
+        let gift = Gift { heir, incarnation, mark: peer.mark.clone(), at: now, is_released: false };
+        let index = *index;
+        self.given.insert(index, gift);
+        Some(index)
+    }
+
+    /// Forgets the moves that have ended, and notes which shards this node leads.
     fn note_gifts(&mut self, now: Time, leaders: &[Option<String>], peers: &[Peer]) {
-        let Self { node, given, failed, .. } = self;
+        let Self { node, given, failed, own, .. } = self;
+        let leader = |index: u8| leaders.get(usize::from(index)).and_then(Option::as_deref);
         given.retain(|index, gift| {
-            let leader = leaders.get(usize::from(*index)).and_then(Option::as_deref);
-            let is_own = leader == Some(node.as_str());
-            gift.is_released |= !is_own;
+            let leader = leader(*index);
+            gift.is_released |= leader != Some(node.as_str());
             let is_over = gift.is_released && leader.is_some() || now >= gift.at + FORGOTTEN_AFTER;
             // If the heir has announced itself since, it may have taken the shard and given it to another node.
             let is_silent = || peers.iter().any(|peer| peer.node == gift.heir && peer.mark == gift.mark);
-            if is_over && leader != Some(gift.heir.as_str()) && is_silent() {
-                failed.insert(gift.heir.clone(), gift.mark.clone());
+            if is_over && leader == Some(gift.heir.as_str()) {
+                failed.remove(&gift.heir);
+            } else if is_over && (leader == Some(node.as_str()) || is_silent()) {
+                let last = failed.get(&gift.heir).map_or(FAILED_FOR.0, |failure| (failure.wait * 2).min(FAILED_FOR.1));
+                let failure = Failure { incarnation: gift.incarnation.clone(), wait: last, until: now + last };
+                failed.insert(gift.heir.clone(), failure);
             }
             !is_over
         });
+        own.retain(|index, _| leader(*index) == Some(node.as_str()));
+        for index in (0..=u8::MAX).take(leaders.len()).filter(|index| leader(*index) == Some(node.as_str())) {
+            own.entry(index).or_insert(now);
+        }
     }
 
     /// False if the node may have died: it has not taken a shard that was given to it, or it announces a shard that it
     /// does not lead. A living node soon announces itself again.
-    fn trusts(&self, peer: &Peer, leaders: &[Option<String>]) -> bool {
+    fn trusts(&self, now: Time, peer: &Peer, leaders: &[Option<String>]) -> bool {
         let leads =
             |index: &u8| leaders.get(usize::from(*index)).is_some_and(|leader| leader.as_ref() == Some(&peer.node));
-        !self.failed.contains_key(&peer.node) && peer.leads.iter().all(leads)
+        self.failed.get(&peer.node).is_none_or(|failure| now >= failure.until) && peer.leads.iter().all(leads)
     }
 }

@@ -27,6 +27,8 @@ const READS_EVERY: u64 = 3_000;
 const LISTS_EVERY: u64 = 5_000;
 /// Maximum number of readings that are lost in a row.
 const LOST_IN_A_ROW: u64 = 3;
+/// Time after which a node that has died no longer counts as living.
+const SILENT_AFTER: u64 = 180_000;
 /// All shards must be balanced this long after all nodes have seen the last change.
 const BALANCED_WITHIN: u64 = 30_000;
 
@@ -62,6 +64,8 @@ enum Shard {
 struct Node {
     name: String,
     lives: bool,
+    /// The time at which the node died.
+    died: u64,
     balancer: Balancer,
     /// The leader of each shard, as last read.
     leaders: Vec<Option<String>>,
@@ -107,11 +111,14 @@ impl World {
     fn joins(&mut self) {
         let name = format!("node-{}", self.nodes.len());
         let [next_read, next_list] = [(); 2].map(|()| self.now + self.rng.below(500));
-        let said = Peer { node: name.clone(), mark: "0".to_owned(), leads: BTreeSet::new(), room: self.shards.len() };
+        let [incarnation, mark] = [(); 2].map(|()| "0".to_owned());
+        let (leads, refuses, room) = (BTreeSet::new(), BTreeSet::new(), self.shards.len());
+        let said = Peer { node: name.clone(), incarnation, mark, leads, refuses, room };
         self.nodes.push(Node {
             balancer: Balancer::new(&name),
             name,
             lives: true,
+            died: 0,
             leaders: vec![None; self.shards.len()],
             peers: Vec::new(),
             said,
@@ -133,7 +140,7 @@ impl World {
         if living.len() > 1 && (living.len() >= 8 || self.rng.below(2) == 0) {
             let gone = living[self.rng.below(living.len() as u64) as usize];
             let is_released = self.rng.below(2) == 0;
-            self.nodes[gone].lives = false;
+            (self.nodes[gone].lives, self.nodes[gone].died) = (false, self.now);
             for shard in &mut self.shards {
                 if matches!(shard, Shard::Led(leader) if *leader == gone) {
                     *shard = Shard::Free { since: self.now, is_released, given: None };
@@ -171,8 +178,10 @@ impl World {
         if self.now >= self.nodes[at].next_list {
             self.nodes[at].next_list = self.now + LISTS_EVERY;
             if !self.is_lost(at, 1) {
-                // The announcement of a node that has died stays.
+                // The announcement of a node that has died counts for a while.
+                let seems_alive = |other: &&Node| other.lives || self.now - other.died < SILENT_AFTER;
                 let others = self.nodes.iter().filter(|other| other.said.room > 0 && other.name != self.nodes[at].name);
+                let others = others.filter(seems_alive);
                 self.nodes[at].peers = others.map(|other| other.said.clone()).collect();
                 self.nodes[at].has_read[1] = true;
             }

@@ -48,8 +48,10 @@ impl FromStr for ModuleSource {
 
     fn from_str(text: &str) -> Result<Self, InvalidModuleSource> {
         if let Some(name) = text.strip_prefix(STORE) {
-            let invalid = |_| InvalidModuleSource::Election(without_user(name));
-            ElectionName::new(name).map(Self::Published).map_err(invalid)
+            let invalid = || InvalidModuleSource::Election(without_user(name));
+            let election = ElectionName::new(name).map_err(|_| invalid())?;
+            // The shards of a group share one list of versions, under the group's name.
+            Some(election).filter(|election| election.shard().is_none()).map(Self::Published).ok_or_else(invalid)
         } else if let Some(reference) = text.strip_prefix(OCI) {
             Ok(Self::Oci(reference.parse()?))
         } else if text.is_empty() {

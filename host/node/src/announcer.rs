@@ -192,10 +192,12 @@ impl Announcer {
             peer,
             ..Announcement::now(node, incarnation, &self.source, holds, runs)
         };
+        announcement.shard_count = u16::try_from(views.len()).ok().filter(|shards| *shards > 1);
         for (election, view) in views {
             announcement.set_recalled(election, &view.recalled());
             if let Some(shard) = election.shard() {
-                announcement.shards.entry(shard).or_default().leads = view.leads.is_some();
+                let shard = announcement.shards.entry(shard).or_default();
+                (shard.leads, shard.refuses) = (view.leads.is_some(), view.ineligible.is_some());
             }
         }
         announcement

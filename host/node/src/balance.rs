@@ -11,7 +11,7 @@ use baton_base::clock::Clock;
 use baton_base::jitter::between;
 use baton_election::balance::{Balancer, Decision, FORGOTTEN_AFTER, HEIR_HAS, Peer};
 use baton_election::{ElectionName, Eligibility, Ineligibility, IneligibleCause, Time};
-use baton_store::{Announcement, ModuleStore as _, ObjectStore, SILENT};
+use baton_store::{AnnouncedShard, Announcement, ModuleStore as _, ObjectStore, SILENT};
 use futures::future::select_all;
 use time::OffsetDateTime;
 use tokio::sync::watch;
@@ -97,7 +97,7 @@ impl Balance {
             }
             let views: Vec<NodeView> =
                 self.shards.iter_mut().map(|shard| shard.views.borrow_and_update().clone()).collect();
-            if let Some(peers) = peers.as_ref().filter(|_| views.iter().all(|view| view.has_looked)) {
+            if let Some(peers) = peers.as_ref().filter(|_| views.iter().all(|view| view.has_store)) {
                 let decision = self.decide(&mut balancer, &views, peers);
                 self.carry_out(decision, &balancer, &mut given);
             }
@@ -120,15 +120,25 @@ impl Balance {
         let others = peers.announced.iter().filter(|said| said.node != self.node);
         let others: Vec<Peer> = others
             .map(|said| {
-                let leads = said.shards.iter().filter(|(_, shard)| shard.leads).map(|(index, _)| *index).collect();
+                let indexes = |is: fn(&AnnouncedShard) -> bool| {
+                    said.shards.iter().filter(|(_, shard)| is(shard)).map(|(index, _)| *index).collect()
+                };
                 let is_able = said.ineligible.is_none()
+                    && said.shard_count == u16::try_from(self.shards.len()).ok()
                     && !said.at_leadership_limit
                     && said.duplicate.is_none()
                     && module.is_some_and(|module| said.holds.contains(&module))
                     && peers.lives(said);
                 let led = said.shards.values().filter(|shard| shard.leads).count();
                 let room = if is_able { room(said.max_leaderships, led) } else { 0 };
-                Peer { node: said.node.clone(), mark: mark(said), leads, room }
+                Peer {
+                    node: said.node.clone(),
+                    incarnation: said.incarnation.clone(),
+                    mark: mark(said),
+                    leads: indexes(|shard| shard.leads),
+                    refuses: indexes(|shard| shard.refuses),
+                    room,
+                }
             })
             .collect();
         balancer.decide(self.clock.now(), &leaders, &others, own_room)

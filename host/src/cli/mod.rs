@@ -392,17 +392,17 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
             Command::Push(push((module, &election), &flags.layer()?, signature, around)?)
         }
         Subcommand::Modules { election, store, output } => Command::Modules {
-            election: election_argument(&election)?,
+            election: group_argument(&election)?,
             store: config::resolve_store(&store.layer()?, around)?,
             json: output.is_json(),
         },
         Subcommand::Rollback { election, digest, store } => Command::Rollback {
-            election: election_argument(&election)?,
+            election: group_argument(&election)?,
             digest: digest.as_deref().map(digest_argument).transpose()?,
             store: config::resolve_store(&store.layer()?, around)?,
         },
         Subcommand::Prune { elections, keep, dry_run, store } => Command::Prune {
-            elections: elections.iter().map(|election| election_argument(election)).collect::<Result<_, _>>()?,
+            elections: elections.iter().map(|election| group_argument(election)).collect::<Result<_, _>>()?,
             keep,
             dry_run,
             store: config::resolve_store(&store.layer()?, around)?,
@@ -447,7 +447,7 @@ fn push(
         let problem = format!("`{election}` looks like a module: name the module first, then the election");
         return Err(ConfigError::of_argument("ELECTION", problem));
     }
-    let (module, election) = (module_argument(module)?, election_argument(election)?);
+    let (module, election) = (module_argument(module)?, group_argument(election)?);
     let (store, create) = config::resolve_store_to_fill(flags, around)?;
     let compile_timeout = config::resolve_compile_timeout(flags, around)?;
     Ok(Push { module, compile_timeout, election, store, create, signature, by: around.user_at_host() })
@@ -536,6 +536,11 @@ fn with_current_name(mut error: clap::Error) -> clap::Error {
 
 fn election_argument(text: &str) -> Result<ElectionName, ConfigError> {
     config::election_or_shard(text).map_err(|problem| ConfigError::of_argument("ELECTION", problem))
+}
+
+/// Parses the name of an election or a whole group, for commands about what the shards of a group share.
+fn group_argument(text: &str) -> Result<ElectionName, ConfigError> {
+    config::election(text).map_err(|problem| ConfigError::of_argument("ELECTION", problem))
 }
 
 /// Rejects URLs such as `oci://…`. Only hosts fetch modules; commands read them from files.

@@ -487,9 +487,8 @@ impl Host<'_> {
         let followers = Followers::new(self, stores);
         let mut elections = Vec::new();
         for (checked, trackers) in self.checked.iter().zip(&shared.trackers) {
-            let Some(first) = trackers.first() else { continue };
             let runners = Runners::new(checked.policy.clone(), &shared.templates, &shared.keepers);
-            let (modules, module) = followers.follower(checked, &runners, first).await?;
+            let (modules, module) = followers.follower(checked, &runners, trackers).await?;
             elections.push((self.election(checked, shared, &runners, modules, trackers), module));
         }
         // The host always creates a local folder, but creates a shared store only with `--create`.
@@ -671,14 +670,15 @@ impl<'a> Followers<'a> {
         &self,
         Checked { coordinator, trust, .. }: &Checked<'_>,
         runners: &Runners,
-        tracker: &Arc<ElectionTracker>,
+        trackers: &[Arc<ElectionTracker>],
     ) -> anyhow::Result<(ModuleFollower, Option<Digest>)> {
         let Self { host, stores, .. } = self;
+        let tracker = trackers.first().context("an election has at least one shard")?;
         let engine = Engine::new();
         let engine = engine.map_err(|error| anyhow::anyhow!("{error:#}"))?;
         let reports: Arc<dyn FollowerReportSink> = Arc::new(FollowerLog {
             log: host.log.for_election(tracker),
-            tracker: Arc::clone(tracker),
+            trackers: trackers.to_vec(),
             source: coordinator.module.to_string(),
         });
         let source: Option<Box<dyn Source>> = match &coordinator.module {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use baton_election::{ElectionName, Op, Progress, Recalled, Reply, StoreError, Term};
 use bytes::Bytes;
+use futures::StreamExt as _;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -56,6 +57,9 @@ pub struct Announcement {
     /// The shards of the group, by index, as far as the node knows them. Empty in an election without shards.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub shards: BTreeMap<u8, AnnouncedShard>,
+    /// The number of shards to which the node is set. `None` in an election without shards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard_count: Option<u16>,
     /// The Baton version of the node's host. Empty if not announced.
     #[serde(default)]
     pub version: String,
@@ -117,6 +121,9 @@ pub struct AnnouncedShard {
     /// True if the node leads the shard.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leads: bool,
+    /// True if the node cannot take the shard now, for example after a step-down.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub refuses: bool,
 }
 
 /// The leader that a node listens to.
@@ -144,6 +151,7 @@ impl Announcement {
             term: 0,
             progress: String::new(),
             shards: BTreeMap::new(),
+            shard_count: None,
             version: String::new(),
             steered: None,
             ineligible: None,
@@ -279,14 +287,26 @@ pub async fn withdraw_gone(
 
 /// True if the record of each election contains the term and the progress in `known`, if there are any.
 async fn may_withdraw(leases: &dyn LeaseStore, known: &[(ElectionName, Recalled)]) -> bool {
-    for (election, known) in known.iter().filter(|(_, known)| *known != Recalled::default()) {
-        let read = leases.request(election, Op::Read).await;
-        if !matches!(read, Ok(Reply::Read(read)) if read.covers(known)) {
+    let mut reads = Vec::new();
+    for (election, known) in known {
+        if *known != Recalled::default() {
+            reads.push(async move {
+                let read = leases.request(election, Op::Read).await;
+                matches!(read, Ok(Reply::Read(read)) if read.covers(known))
+            });
+        }
+    }
+    let mut are_covered = futures::stream::iter(reads).buffer_unordered(READS_AT_ONCE);
+    while let Some(is_covered) = are_covered.next().await {
+        if !is_covered {
             return false;
         }
     }
     true
 }
+
+/// Maximum number of records to read at a time. A shutdown waits only briefly for all of them.
+const READS_AT_ONCE: usize = 32;
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use baton_election::{ElectionName, Op, Reply, StoreError};
+use baton_election::{ElectionName, Op, Reply, Snapshot, StoreError};
 use serde::{Deserialize, Serialize};
 
 use crate::{LeaseStore, ObjectStore, Reading, VersionedObject};
@@ -21,14 +21,14 @@ struct Group {
     shards: u16,
 }
 
-/// A lease store for one node in one group. It refuses requests that could begin a term if the group has another number
-/// of shards. All other requests pass.
+/// A lease store for one node in one group, or in one election without shards. It refuses requests that could begin a
+/// term if the store names another number of shards. All other requests pass.
 pub struct GroupGuard {
     /// The leases.
     pub leases: Arc<dyn LeaseStore>,
     /// The store of the group's object.
     pub objects: Arc<dyn ObjectStore>,
-    /// This node's number of shards.
+    /// This node's number of shards; 1 for an election without shards.
     pub shards: u16,
 }
 
@@ -39,7 +39,14 @@ impl GroupGuard {
         loop {
             let content = match self.objects.read(object, election, None).await? {
                 Reading::Found(_, content) => content,
+                Reading::Nothing | Reading::Unchanged if own == 1 => return Ok(()),
                 Reading::Nothing | Reading::Unchanged => {
+                    let whole = election.without_shard();
+                    if self.leases.request(&whole, Op::Read).await? != Reply::Read(Snapshot::Nothing) {
+                        return Err(StoreError::Misconfigured(format!(
+                            "{whole} is an election without shards: use another name for the group"
+                        )));
+                    }
                     let content = serde_json::json!(Group { format: FORMAT, shards: own }).to_string();
                     match self.objects.write(object, election, None, content.into()).await {
                         Ok(_) => return Ok(()),
@@ -72,10 +79,10 @@ impl LeaseStore for GroupGuard {
     async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, StoreError> {
         let begins_term = match &op {
             // Check before the acquire, too: a node with a wrong number must not keep a lease from other nodes.
-            Op::Acquire { .. } | Op::Reclaim { .. } => true,
+            Op::Create { .. } | Op::Acquire { .. } | Op::Reclaim { .. } => true,
             // A node writes a term under the lease, before the term's instance starts.
-            Op::Write { record, .. } => !record.released,
-            Op::Read | Op::Recall | Op::Survey | Op::Create { .. } | Op::Renew { .. } | Op::Release { .. } => false,
+            Op::Write { record, .. } => !record.released && self.shards > 1,
+            Op::Read | Op::Recall | Op::Survey | Op::Renew { .. } | Op::Release { .. } => false,
         };
         if begins_term {
             self.check(election).await?;
@@ -113,7 +120,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use std::time::Duration;
 
-    use baton_election::{LeaseId, Record, Snapshot};
+    use baton_election::{LeaseId, Record};
 
     use super::*;
     use crate::MemoryStore;

@@ -880,7 +880,9 @@
         showLive();
         return;
       }
-      const answer = await send(path(election, name), given, {
+      // These commands apply to all shards of a group.
+      const isOfGroup = ['suspend', 'resume', 'rollback'].includes(name);
+      const answer = await send(path(isOfGroup ? election.split('/')[0] : election, name), given, {
         method: 'POST', signal: AbortSignal.timeout(58e3), body: JSON.stringify(body), headers: { 'Content-Type': 'application/json' },
       });
       const text = await answer.text();

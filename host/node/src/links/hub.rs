@@ -492,9 +492,10 @@ impl<'a> Hub<'a> {
         let PeerMessage::Hello { election, to, node, incarnation } = message else {
             return self.handle_end(link, None);
         };
-        // A command names a group. The group's tasks listen for its first shard.
-        let first_shard = format!("{election}/0");
-        let election = if self.elections.contains_key(&first_shard) { first_shard } else { election };
+        // A command, which has no node, names a group or a shard. The group's tasks listen for its first shard.
+        let first_shard = format!("{}/0", election.split('/').next().unwrap_or_default());
+        let is_of_group = node.is_none() && self.elections.contains_key(&first_shard);
+        let election = if is_of_group { first_shard } else { election };
         if to != self.incarnation || !self.elections.contains_key(&election) {
             return self.handle_end(link, None);
         }

@@ -340,14 +340,11 @@ impl Host {
         }
     }
 
-    /// Returns the store of the leases. For a group, the store refuses to begin a term if the group has another number
-    /// of shards.
+    /// Returns the store of the leases. The store refuses to begin a term if the election has another number of shards.
     fn leases(&self, config: &ElectionConfig) -> Arc<dyn LeaseStore> {
-        let leases = Arc::clone(&self.stores.leases);
-        match u16::try_from(config.shards.len()).unwrap_or(u16::MAX) {
-            1 => leases,
-            shards => Arc::new(GroupGuard { leases, objects: Arc::clone(&self.stores.modules), shards }),
-        }
+        let (leases, objects) = (Arc::clone(&self.stores.leases), Arc::clone(&self.stores.modules));
+        let shards = u16::try_from(config.shards.len()).unwrap_or(u16::MAX);
+        Arc::new(GroupGuard { leases, objects, shards })
     }
 
     fn preemption(&self, config: &ElectionConfig, shard: &ShardConfig) -> Preemption {

@@ -1,5 +1,6 @@
 //! The node's side of steering: reads operators' commands, and determines whether the node is ineligible and why.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -68,10 +69,11 @@ pub struct SteeringState {
     trigger: Option<Trigger>,
     progress: Option<SetProgress>,
     request: Option<String>,
-    /// The shard to which the last request applies; `None` in an election without shards.
+    /// The requests to step down, each with the time at which it expires. The key is the shard, or `None` in an
+    /// election without shards.
+    stepped_down: BTreeMap<Option<u8>, (CommandOrigin, Time)>,
+    /// The shard to which the last transfer applies; `None` in an election without shards.
     shard: Option<u8>,
-    /// The request to step down, and the time at which it expires.
-    stepped_down: Option<(CommandOrigin, Time)>,
     /// The transfer to another node: the command's origin, the target, and the time until which the transfer makes this
     /// node ineligible.
     transfer: Option<(CommandOrigin, String, Time)>,
@@ -99,8 +101,8 @@ impl Default for SteeringState {
             trigger: None,
             progress: None,
             request: None,
+            stepped_down: BTreeMap::new(),
             shard: None,
-            stepped_down: None,
             transfer: None,
             called: None,
         }
@@ -122,7 +124,7 @@ impl SteeringState {
         };
         let suspended =
             self.suspended.as_ref().map(|order| ineligible(order, IneligibleCause::Suspended, "suspended", None, None));
-        let stepped_down = self.stepped_down.as_ref().filter(|_| applies).map(|(order, until)| {
+        let stepped_down = self.stepped_down.get(&shard).map(|(order, until)| {
             ineligible(order, IneligibleCause::SteppedDown, "asked to step down", Some(*until), None)
         });
         let transfer = self.transfer.as_ref().filter(|_| applies).map(|(order, to, until)| {
@@ -158,10 +160,10 @@ impl SteeringState {
     /// Returns the origin of the command that caused the ineligibility, if this state contains that command.
     #[must_use]
     pub fn origin(&self, ineligibility: &Ineligibility) -> Option<&CommandOrigin> {
-        let stepped_down = self.stepped_down.as_ref().map(|(order, _)| order);
+        let stepped_down = self.stepped_down.values().map(|(order, _)| order);
         let transfer = self.transfer.as_ref().map(|(order, ..)| order);
-        let orders = [self.suspended.as_ref(), stepped_down, transfer];
-        orders.into_iter().flatten().find(|order| order.id == ineligibility.id)
+        let orders = self.suspended.iter().chain(stepped_down).chain(transfer);
+        orders.into_iter().find(|order| order.id == ineligibility.id)
     }
 
     /// Returns the mark that identifies the commands in the last read. Returns `None` before the first read.
@@ -181,11 +183,12 @@ impl SteeringState {
         match ask {
             Ask::StepDown { node, incarnation, for_s } if itself.is(&node, &incarnation) => {
                 let until = now + Duration::from_secs(for_s).min(LONGEST_STEP_DOWN);
-                self.stepped_down = Some((order, until));
+                self.stepped_down.insert(shard, (order, until));
             }
             Ask::StepDown { .. } => {}
             Ask::Transfer { node, incarnation } if itself.is(&node, &incarnation) => {
-                (self.stepped_down, self.called) = (None, Some((order, now + longest_transfer(timing))));
+                self.stepped_down.remove(&shard);
+                self.called = Some((order, now + longest_transfer(timing)));
             }
             Ask::Transfer { node, .. } => self.transfer = Some((order, node, now + longest_transfer(timing))),
         }

@@ -10,8 +10,8 @@ use super::{ElectionTracker, Event, Log};
 pub struct FollowerLog {
     /// The election's log.
     pub log: Log,
-    /// The state of this node in the election.
-    pub tracker: Arc<ElectionTracker>,
+    /// The state of this node in the election or, for a group, in each shard.
+    pub trackers: Vec<Arc<ElectionTracker>>,
     /// The module source, as it appears in the log.
     pub source: String,
 }
@@ -20,7 +20,7 @@ impl FollowerReportSink for FollowerLog {
     fn report(&self, report: FollowerReport) {
         let source = self.source.clone();
         if matches!(report, FollowerReport::NothingPushed { .. }) {
-            self.tracker.set_awaits_push();
+            self.trackers.iter().for_each(|tracker| tracker.set_awaits_push());
         }
         self.log.emit(
             None,

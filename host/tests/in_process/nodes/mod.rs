@@ -169,7 +169,7 @@ impl Fleet {
             notifier: tracker.notifier.clone(),
             reports: Arc::new(FollowerLog {
                 log: log.for_election(&tracker),
-                tracker: Arc::clone(&tracker),
+                trackers: trackers.clone(),
                 source: "store".to_owned(),
             }),
             pace: Pace::default(),

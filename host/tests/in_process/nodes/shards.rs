@@ -105,3 +105,33 @@ async fn node_gets_no_more_shards_than_its_limit() {
     sleep(Duration::from_secs(120)).await;
     assert_eq!(fleet.moves(), moves, "nothing moves to a node at its limit");
 }
+
+#[tokio::test(start_paused = true)]
+async fn node_with_another_number_of_shards_gets_none() {
+    let fleet = Fleet::new(&["crawl"]).await;
+    let _alpha = fleet.start_with("alpha", sharded());
+    fleet.is_spread(&[("alpha", 12)]).await;
+    let terms = fleet.instances.all.lock().unwrap().len();
+    let _beta = fleet.start_with("beta", NodeSettings { shards: 13, ..NodeSettings::default() });
+    let _gamma = fleet.start_with("gamma", NodeSettings::default());
+    sleep(Duration::from_secs(300)).await;
+    assert_eq!(fleet.instances.all.lock().unwrap().len(), terms, "no shard is given to a node that cannot take it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn shard_that_a_node_has_stepped_down_from_is_not_given_back() {
+    let fleet = Fleet::new(&["crawl"]).await;
+    let _alpha = fleet.start_with("alpha", sharded());
+    fleet.is_spread(&[("alpha", 12)]).await;
+    let _beta = fleet.start_with("beta", sharded());
+    fleet.is_spread(&[("alpha", 6), ("beta", 6)]).await;
+    for index in 0..SHARDS {
+        let shard = fleet.elections[0].with_shard(index);
+        let long = SteeringCommand::StepDown(Duration::from_secs(600));
+        fleet.steer_in(&shard, long, None).await.unwrap();
+    }
+    fleet.is_spread(&[("alpha", 6), ("beta", 6)]).await;
+    let moves = fleet.moves();
+    sleep(Duration::from_secs(300)).await;
+    assert!(fleet.moves() <= moves + 2, "the shards come to rest: {moves}, then {}", fleet.moves());
+}

@@ -378,7 +378,7 @@ impl CommandRun<'_> {
             let seen = self.read_any_lease().await?;
             if let Some(Leader { node, term, .. }) = seen.leader_above(last) {
                 return Ok(match seen.is_of_shard {
-                    true => format!("{election} is resumed: {node} leads the first shard\n"),
+                    true => format!("{election} is resumed: {node} leads a shard again\n"),
                     false => format!("{election} is resumed: {node} leads in term {term}\n"),
                 });
             }
@@ -544,6 +544,17 @@ impl CommandRun<'_> {
         }
     }
 
+    /// Returns an error if the election is a group, for a command that applies to one lease.
+    async fn refuse_group(&self) -> Result<(), NoEffect> {
+        match self.shards().await?.first() {
+            Some(shard) => {
+                let election = self.election;
+                Err(NoEffect::Refused(format!("{election} has shards: name one of them, such as {shard}")))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Returns the shards of the election that the store contains, if the election is a group.
     async fn shards(&self) -> Result<Vec<ElectionName>, NoEffect> {
         if self.election.shard().is_some() {
@@ -558,10 +569,8 @@ impl CommandRun<'_> {
         let election = self.election;
         let seen = self.read_lease().await?;
         if seen.lease.is_none() {
-            return Err(match self.shards().await?.first() {
-                Some(shard) => NoEffect::Refused(format!("{election} has shards: name one of them, such as {shard}")),
-                None => NoEffect::Unknown(election.clone()),
-            });
+            self.refuse_group().await?;
+            return Err(NoEffect::Unknown(election.clone()));
         }
         let Some(leader) = seen.leader() else {
             let why = match self.known().await?.suspended {

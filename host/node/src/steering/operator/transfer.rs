@@ -35,6 +35,7 @@ impl CommandRun<'_> {
     pub(super) async fn transfer(&self, to: &str) -> SteerResult {
         let deadline = self.deadline;
         let election = self.election;
+        self.refuse_group().await?;
         let asked = self.known().await?;
         if let Some(order) = &asked.suspended {
             let why = escape(&order.told()).into_owned();
