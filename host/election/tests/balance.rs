@@ -308,6 +308,10 @@ fn shards_are_balanced_after_each_change_of_members() {
         for change in 0..10 {
             world.changes();
             world.settles();
+            if world.spread().is_none() {
+                // A node may just have given a shard to a node that has died without its knowledge.
+                world.passes(HEIR_HAS.as_millis() as u64 + FINDS_IN);
+            }
             let spread = world.spread();
             assert!(spread.is_some_and(|(least, most)| most - least <= 1), "seed {seed}, change {change}: {spread:?}");
             changes += 1;
@@ -319,7 +323,7 @@ fn shards_are_balanced_after_each_change_of_members() {
         assert!(to_dead <= HEIR_HAS.as_millis() as u64 + STEP, "seed {seed}: {to_dead} ms");
     }
     println!("{changes} changes, {moves} moves, {twice:?} shards moved twice: without lost readings, and with them");
-    // With late readings, a few shards move twice for one change: 5 of 100,000 changes, and 290 with lost readings.
+    // In 100,000 changes with 203176 moves, 0 shards move twice for one change if no reading is lost, and 2 otherwise.
     assert!(twice[0] * 1_000 <= moves, "{} of {moves} moves are to-and-fro", twice[0]);
     assert!(twice[1] * 100 <= moves, "{} of {moves} moves are to-and-fro", twice[1]);
 }
