@@ -23,6 +23,9 @@ pub const SETTLED_AFTER: Duration = Duration::from_secs(5);
 /// longer counts as living after the initial time.
 const FAILED_FOR: (Duration, Duration) = (Duration::from_secs(180), Duration::from_secs(1800));
 
+/// Initial time for which a node gets no shard after another node has taken one that was given to it.
+const OVERTAKEN_FOR: Duration = Duration::from_secs(5);
+
 /// Time after which a node forgets a move that has not ended, for example because the instance is still running, or
 /// because no node has taken the shard.
 pub const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
@@ -115,12 +118,22 @@ pub struct Balancer {
     changed: Time,
 }
 
-/// A node that did not take a shard gets none until a time. The wait doubles with each further failure.
+/// A node that did not take a shard gets none for a while. The wait doubles with each further failure.
 #[derive(Clone, Debug)]
 struct Failure {
     incarnation: String,
+    /// The mark of the node's last announcement, if another node has taken the shard. That node may only have been
+    /// faster, so a new announcement ends the failure after `wait`.
+    mark: Option<String>,
+    at: Time,
     wait: Duration,
-    until: Time,
+}
+
+impl Failure {
+    fn is_over(&self, now: Time, peer: &Peer) -> bool {
+        let lives = self.mark.as_ref().is_some_and(|mark| *mark != peer.mark);
+        now >= self.at + if lives { self.wait } else { self.wait.max(FAILED_FOR.0) }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -229,8 +242,12 @@ impl Balancer {
             if is_over && leader == Some(gift.heir.as_str()) {
                 failed.remove(&gift.heir);
             } else if is_over && (leader == Some(node.as_str()) || is_silent()) {
-                let last = failed.get(&gift.heir).map_or(FAILED_FOR.0, |failure| (failure.wait * 2).min(FAILED_FOR.1));
-                let failure = Failure { incarnation: gift.incarnation.clone(), wait: last, until: now + last };
+                // Another node may have been faster than a living heir.
+                let is_overtaken = leader != Some(node.as_str());
+                let first = if is_overtaken { OVERTAKEN_FOR } else { FAILED_FOR.0 };
+                let doubled = failed.get(&gift.heir).map_or(Duration::ZERO, |failure| failure.wait * 2);
+                let (wait, mark) = (doubled.clamp(first, FAILED_FOR.1), is_overtaken.then(|| gift.mark.clone()));
+                let failure = Failure { incarnation: gift.incarnation.clone(), mark, at: now, wait };
                 failed.insert(gift.heir.clone(), failure);
             }
             !is_over
@@ -246,6 +263,6 @@ impl Balancer {
     fn trusts(&self, now: Time, peer: &Peer, leaders: &[Option<String>]) -> bool {
         let leads =
             |index: &u8| leaders.get(usize::from(*index)).is_some_and(|leader| leader.as_ref() == Some(&peer.node));
-        self.failed.get(&peer.node).is_none_or(|failure| now >= failure.until) && peer.leads.iter().all(leads)
+        self.failed.get(&peer.node).is_none_or(|failure| failure.is_over(now, peer)) && peer.leads.iter().all(leads)
     }
 }
