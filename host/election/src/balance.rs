@@ -109,7 +109,7 @@ pub struct Balancer {
     /// The shards that this node is giving away, or has given away and has not seen with another leader.
     given: BTreeMap<u8, Gift>,
     /// The nodes that did not take a shard that was given to them.
-    failed: BTreeMap<String, Failure>,
+    failed: BTreeMap<String, FailedGift>,
     /// The shards that this node leads, each with the time since which it does.
     own: BTreeMap<u8, Time>,
     /// The leaders at the last decision.
@@ -120,7 +120,7 @@ pub struct Balancer {
 
 /// A node that did not take a shard gets none for a while. The wait doubles with each further failure.
 #[derive(Clone, Debug)]
-struct Failure {
+struct FailedGift {
     incarnation: String,
     /// The mark of the node's last announcement, if another node has taken the shard. That node may only have been
     /// faster, so a new announcement ends the failure after `wait`.
@@ -129,7 +129,7 @@ struct Failure {
     wait: Duration,
 }
 
-impl Failure {
+impl FailedGift {
     fn is_over(&self, now: Time, peer: &Peer) -> bool {
         let lives = self.mark.as_ref().is_some_and(|mark| *mark != peer.mark);
         now >= self.at + if lives { self.wait } else { self.wait.max(FAILED_FOR.0) }
@@ -218,13 +218,11 @@ impl Balancer {
         if !is_proven && self.given.values().any(|gift| gift.heir == heir) {
             return None;
         }
-        let mut own = self.own.iter();
-        let is_free = |index: &u8| !self.given.contains_key(index) && !peer.refuses.contains(index);
-        let (index, _) =
-            own.by_ref().filter(|(index, _)| is_free(index)).min_by_key(|(index, since)| (**since, **index))?;
+        let can_go = |index: &u8| !self.given.contains_key(index) && !peer.refuses.contains(index);
+        let own = self.own.iter().filter(|(index, _)| can_go(index));
+        let index = own.min_by_key(|(index, since)| (**since, **index)).map(|(index, _)| *index)?;
         let (heir, incarnation) = (heir.to_string(), peer.incarnation.clone());
         let gift = Gift { heir, incarnation, mark: peer.mark.clone(), at: now, is_released: false };
-        let index = *index;
         self.given.insert(index, gift);
         Some(index)
     }
@@ -247,7 +245,7 @@ impl Balancer {
                 let first = if is_overtaken { OVERTAKEN_FOR } else { FAILED_FOR.0 };
                 let doubled = failed.get(&gift.heir).map_or(Duration::ZERO, |failure| failure.wait * 2);
                 let (wait, mark) = (doubled.clamp(first, FAILED_FOR.1), is_overtaken.then(|| gift.mark.clone()));
-                let failure = Failure { incarnation: gift.incarnation.clone(), mark, at: now, wait };
+                let failure = FailedGift { incarnation: gift.incarnation.clone(), mark, at: now, wait };
                 failed.insert(gift.heir.clone(), failure);
             }
             !is_over

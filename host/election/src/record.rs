@@ -63,7 +63,12 @@ impl ElectionName {
 
     /// The name of the group, if this is a shard; otherwise the whole name.
     pub fn group(&self) -> &str {
-        self.0.split_once('/').map_or(&self.0, |(group, _)| group)
+        Self::group_in(&self.0)
+    }
+
+    /// The name of the group in an election's name that may be invalid. See [`group`](Self::group).
+    pub fn group_in(name: &str) -> &str {
+        name.split_once('/').map_or(name, |(group, _)| group)
     }
 
     /// The index of the shard, if this is a shard.

@@ -241,9 +241,8 @@ impl Announcer {
         let mut known = named.clone();
         merge(&mut known, said.all_recalled(&self.election));
         merge(&mut known, self.views.iter().map(|(election, views)| (election.clone(), views.borrow().recalled())));
-        let all: Vec<_> = known.clone().into_iter().collect();
         // If this fails, the announcement stays in the store, but its age will show that the node has exited.
-        let is_taken_back = withdraw(&*self.leases, &*self.store, &self.election, node, &all).await;
+        let is_taken_back = withdraw(&*self.leases, &*self.store, &self.election, node, &known).await;
         if matches!(is_taken_back, Ok(false)) && (known != named || said.runs.is_some()) {
             // The node is shutting down: it no longer holds modules or runs an instance.
             let mut announcement = Announcement {

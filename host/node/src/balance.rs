@@ -28,7 +28,7 @@ const DECIDES: Duration = Duration::from_secs(1);
 
 /// The part of one shard in the balance of its group, as the shard's supervisor applies it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Share {
+pub struct ShardBalance {
     yields: bool,
     given: Option<Given>,
 }
@@ -40,7 +40,7 @@ struct Given {
     until: Time,
 }
 
-impl Share {
+impl ShardBalance {
     /// Adds the shard's part to the conditions under which this node may lead the shard.
     pub(crate) fn apply(&self, eligibility: &mut Eligibility) {
         eligibility.yields = self.yields;
@@ -57,7 +57,7 @@ impl Share {
 /// One shard, as the task of the balance sees it.
 pub(crate) struct BalancedShard {
     pub views: watch::Receiver<NodeView>,
-    pub share: watch::Sender<Share>,
+    pub share: watch::Sender<ShardBalance>,
 }
 
 /// The balance of one group on one node.
@@ -155,7 +155,7 @@ impl Balance {
             });
             shard.share.send_if_modified(|share| {
                 let last = share.given.clone().filter(|_| balancer.is_giving(index));
-                let next = Share { yields, given: next.or(last) };
+                let next = ShardBalance { yields, given: next.or(last) };
                 std::mem::replace(share, next.clone()) != next
             });
         }

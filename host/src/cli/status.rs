@@ -217,6 +217,11 @@ impl StatusRow {
     pub fn has_leader(&self) -> bool {
         self.lease == LeaseLabel::Held
     }
+
+    /// Returns the group and the index, if this is the row of a shard.
+    fn shard(&self) -> Option<(&str, &str)> {
+        self.election.split_once('/')
+    }
 }
 
 fn as_rfc3339<S: Serializer>(since: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -292,8 +297,10 @@ fn text(rows: &[StatusRow], are_grouped: bool) -> String {
     let mut lines =
         vec![["ELECTION", "LEASE", "TERM", "NODE", "SINCE", "MODULE", "OUTCOME", "LABELS"].map(String::from)];
     let dash = |text: Option<String>| text.unwrap_or("-".to_string());
-    let group_of = |row: &StatusRow| row.election.split_once('/').map(|(group, _)| group.to_owned());
-    for group in rows.chunk_by(|one, next| are_grouped && group_of(one).is_some() && group_of(one) == group_of(next)) {
+    let is_group = |one: &StatusRow, next: &StatusRow| {
+        are_grouped && one.shard().zip(next.shard()).is_some_and(|((one, _), (next, _))| one == next)
+    };
+    for group in rows.chunk_by(is_group) {
         let [row, rest @ ..] = group else { continue };
         if !rest.is_empty() {
             lines.push(group_line(group));
@@ -315,8 +322,7 @@ fn text(rows: &[StatusRow], are_grouped: bool) -> String {
     }
     let mut text = table(&lines, |column, cell| if column == 1 { LeaseLabel::tone(cell) } else { Tone::Plain });
     for row in rows {
-        let (group, shard) =
-            row.election.split_once('/').map_or((&*row.election, None), |(group, shard)| (group, Some(shard)));
+        let (group, shard) = row.shard().map_or((&*row.election, None), |(group, shard)| (group, Some(shard)));
         if let Some(SuspendedRow { by, at, reason }) =
             row.suspended.as_ref().filter(|_| shard.is_none_or(|shard| shard == "0"))
         {
@@ -346,7 +352,7 @@ fn group_line(shards: &[StatusRow]) -> [String; 8] {
         *nodes.entry(node).or_default() += 1;
     }
     let nodes = nodes.iter().map(|(node, count)| format!("{node}: {count}")).collect::<Vec<_>>().join(", ");
-    let group = shards.first().and_then(|shard| shard.election.split_once('/')).map_or("", |(group, _)| group);
+    let group = shards.first().and_then(StatusRow::shard).map_or("", |(group, _)| group);
     let module = shards.first().and_then(|shard| shard.module.clone());
     let is_one = shards.iter().all(|shard| shard.module == module);
     let lease = if led.len() == shards.len() { LeaseLabel::Held.as_str() } else { "partly" };

@@ -188,7 +188,7 @@ impl Announcement {
     /// Returns the announced terms and progress of each election: of the election itself or, for a group, of each
     /// shard.
     #[must_use]
-    pub fn all_recalled(&self, election: &ElectionName) -> Vec<(ElectionName, Recalled)> {
+    pub fn all_recalled(&self, election: &ElectionName) -> BTreeMap<ElectionName, Recalled> {
         let own = std::iter::once(election.without_shard());
         let all = own.chain(self.shards.keys().map(|index| election.with_shard(*index)));
         all.map(|election| (election.clone(), self.recalled(&election))).collect()
@@ -231,7 +231,7 @@ pub async fn withdraw(
     modules: &dyn ObjectStore,
     election: &ElectionName,
     node: &str,
-    known: &[(ElectionName, Recalled)],
+    known: &BTreeMap<ElectionName, Recalled>,
 ) -> Result<bool, StoreError> {
     if !may_withdraw(leases, known).await {
         return Ok(false);
@@ -286,7 +286,7 @@ pub async fn withdraw_gone(
 }
 
 /// True if the record of each election contains the term and the progress in `known`, if there are any.
-async fn may_withdraw(leases: &dyn LeaseStore, known: &[(ElectionName, Recalled)]) -> bool {
+async fn may_withdraw(leases: &dyn LeaseStore, known: &BTreeMap<ElectionName, Recalled>) -> bool {
     let mut reads = Vec::new();
     for (election, known) in known {
         if *known != Recalled::default() {

@@ -79,9 +79,13 @@ impl LeaseStore for GroupGuard {
     async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, StoreError> {
         let begins_term = match &op {
             // Check before the acquire, too: a node with a wrong number must not keep a lease from other nodes.
-            Op::Create { .. } | Op::Acquire { .. } | Op::Reclaim { .. } => true,
+            Op::Create { .. } => true,
+            // A group is refused if the record of an election exists. So an election without shards checks only before
+            // it creates its record.
+            _ if self.shards == 1 => false,
+            Op::Acquire { .. } | Op::Reclaim { .. } => true,
             // A node writes a term under the lease, before the term's instance starts.
-            Op::Write { record, .. } => !record.released && self.shards > 1,
+            Op::Write { record, .. } => !record.released,
             Op::Read | Op::Recall | Op::Survey | Op::Renew { .. } | Op::Release { .. } => false,
         };
         if begins_term {

@@ -94,7 +94,7 @@ impl Directory {
 
     fn known(&self, query: &PeerQuery) -> CachedAnnouncement {
         let readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
-        match readings.get(&(group_of(&query.election), query.node.clone())) {
+        match readings.get(&(ElectionName::group_in(&query.election).to_owned(), query.node.clone())) {
             Some(Reading { at, announced: Some((incarnation, announced)) })
                 if *incarnation == query.incarnation && at.elapsed() < VALID_FOR =>
             {
@@ -112,14 +112,9 @@ impl Directory {
         {
             readings.remove(&oldest);
         }
-        let key = (group_of(&query.election), query.node.clone());
+        let key = (ElectionName::group_in(&query.election).to_owned(), query.node.clone());
         readings.insert(key, Reading { at: Instant::now(), announced });
     }
-}
-
-/// Returns the name of the group. A node announces itself once for all shards of a group.
-fn group_of(election: &str) -> String {
-    election.split('/').next().unwrap_or_default().to_owned()
 }
 
 /// Returns `None` if this version of Baton cannot parse the announcement.

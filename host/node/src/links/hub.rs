@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use baton_base::escape::escape;
 use baton_base::jitter::{between, doubled};
-use baton_election::Hint;
+use baton_election::{ElectionName, Hint};
 use baton_store::ChangeNotifier;
 use futures::FutureExt as _;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -493,7 +493,7 @@ impl<'a> Hub<'a> {
             return self.handle_end(link, None);
         };
         // A command, which has no node, names a group or a shard. The group's tasks listen for its first shard.
-        let first_shard = format!("{}/0", election.split('/').next().unwrap_or_default());
+        let first_shard = format!("{}/0", ElectionName::group_in(&election));
         let is_of_group = node.is_none() && self.elections.contains_key(&first_shard);
         let election = if is_of_group { first_shard } else { election };
         if to != self.incarnation || !self.elections.contains_key(&election) {
@@ -573,7 +573,6 @@ impl<'a> Hub<'a> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
-    use baton_election::ElectionName;
     use baton_store::ChangeReader;
 
     use super::*;

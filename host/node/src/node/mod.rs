@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 
 use crate::announcer::{Announcer, NodeProperties};
-use crate::balance::{Balance, BalancedShard, Share};
+use crate::balance::{Balance, BalancedShard, ShardBalance};
 use crate::historian::{Historian, HistorianPace};
 use crate::links::{Links, LinksThread};
 use crate::maintenance::Drained;
@@ -219,9 +219,9 @@ impl Node {
     }
 
     /// Starts to balance the shards. Returns the channels to the supervisors of the shards.
-    fn balance(&mut self, host: &Host, config: &ElectionConfig) -> Vec<watch::Receiver<Share>> {
+    fn balance(&mut self, host: &Host, config: &ElectionConfig) -> Vec<watch::Receiver<ShardBalance>> {
         let (shares, received): (Vec<_>, Vec<_>) =
-            config.shards.iter().map(|_| watch::channel(Share::default())).unzip();
+            config.shards.iter().map(|_| watch::channel(ShardBalance::default())).unzip();
         if shares.len() > 1 {
             let shards = config.shards.iter().zip(shares);
             let balance = Balance {
@@ -244,7 +244,7 @@ impl Node {
         config: &ElectionConfig,
         ShardConfig { launcher, tracker }: &ShardConfig,
         steering_watch: Arc<SteeringWatch>,
-        share: watch::Receiver<Share>,
+        share: watch::Receiver<ShardBalance>,
     ) -> Supervisor {
         let (election, log) = (tracker.election.clone(), self.log.for_election(tracker));
         Supervisor {

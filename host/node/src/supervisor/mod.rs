@@ -31,7 +31,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::balance::Share;
+use crate::balance::ShardBalance;
 use crate::links::{Candidacy, LinkHandle};
 use crate::maintenance::Drained;
 use crate::random::random;
@@ -91,7 +91,7 @@ pub struct Supervisor {
     /// The node's priority. Nodes with a higher priority take a free lease earlier.
     pub priority: u8,
     /// The shard's part in the balance of its group.
-    pub share: watch::Receiver<Share>,
+    pub share: watch::Receiver<ShardBalance>,
     /// The limit on the number of elections that this host leads at the same time.
     pub quota: LeadershipQuota,
     /// Time without progress after which an instance counts as stalled; `None` for no limit.

@@ -10,7 +10,7 @@ use baton_base::clock::Clock;
 
 use baton_election::{ElectionName, OnDone, Settings, StoreError, Timing};
 use baton_modules::{PreparedVersion, Supply};
-use baton_node::balance::Share;
+use baton_node::balance::ShardBalance;
 use baton_node::links::LinkHandle;
 use baton_node::node::NodeId;
 use baton_node::steering::{NodeIncarnation, SteeringWatch};
@@ -75,7 +75,7 @@ async fn store_request_is_repeated_when_it_panics() {
     );
     let supervisor = Supervisor {
         link: LinkHandle::off(),
-        share: watch::channel(Share::default()).1,
+        share: watch::channel(ShardBalance::default()).1,
         election: election.clone(),
         settings: Settings {
             node: "alpha".to_owned(),

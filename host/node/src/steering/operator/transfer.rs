@@ -35,7 +35,6 @@ impl CommandRun<'_> {
     pub(super) async fn transfer(&self, to: &str) -> SteerResult {
         let deadline = self.deadline;
         let election = self.election;
-        self.refuse_group().await?;
         let asked = self.known().await?;
         if let Some(order) = &asked.suspended {
             let why = escape(&order.told()).into_owned();
@@ -46,6 +45,9 @@ impl CommandRun<'_> {
         let confirm_by = deadline.min(Instant::now() + CONFIRMED_WITHIN);
         let (last, before, nodes, target) = loop {
             let (seen, nodes) = (self.read_lease().await?, self.nodes().await?);
+            if seen.lease.is_none() {
+                self.refuse_group().await?;
+            }
             self.refuse_unknown_election(&seen, &nodes).await?;
             let (last, before) = (seen.term(), seen.leader());
             // If the target's announcement still says `suspended`, wait: the target may not have read yet that the
