@@ -214,6 +214,9 @@ const NAMED: usize = 10;
 async fn unheard_of(election: &ElectionName, place: &StoreUrl, store: &dyn LeaseStore) -> anyhow::Error {
     // If the elections cannot be listed, the error message omits them.
     let there = elections(store).await.unwrap_or_default();
+    if let Some(shard) = there.iter().find(|one| *one != election && one.group() == election.as_str()) {
+        return anyhow::anyhow!("{election} on {place} has shards: name one of them, such as {shard}");
+    }
     let there = there_is(&there.iter().map(ElectionName::as_str).collect::<Vec<_>>());
     anyhow::anyhow!(
         "there is no election {election} on {place}: no host has contended for it yet{there}; check `--store`"
